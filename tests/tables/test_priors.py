@@ -211,7 +211,7 @@ def test_another_table_is_another_request(tmp_path: Path) -> None:
         ({"cluster": ["c0", "c1"], "a": [1.0, 1.0]}, {}, "one column of weights a class"),
         ({"cluster": ["c0", None], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "a key in every row"),
         ({"cluster": [0.5, 1.5], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "whole numbers or text"),
-        ({"other": ["c0"], "a": [1.0], "b": [1.0]}, {"columns": ["a", "b"]}, "a column 'cluster'"),
+        ({"other": ["c0"], "a": [1.0], "b": [1.0]}, {"columns": ["a", "b"]}, "got 'cluster'"),
         ({"cluster": ["c0"], "a": ["x"], "b": [1.0]}, {}, "numbers in column 'a'"),
     ],
 )

@@ -38,8 +38,8 @@ from labeldp.tables.formats._parquet import (
     table_writer,
 )
 from labeldp.tables.formats._table import (
+    Columns,
     LabelCodec,
-    Rows,
     Source,
     check_columns,
     check_type,
@@ -262,7 +262,7 @@ def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[obje
         )
 
 
-def _plain(batch: Rows, name: str) -> pa.Array:
+def _plain(batch: Columns, name: str) -> pa.Array:
     """Return a column without dictionary encoding, and all kinds of text as one type."""
     column = batch.column(name)
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -23,7 +23,7 @@ from labeldp.errors import InvalidInput, RareCategoriesWarning, warn
 from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 from labeldp.tables._priors import as_numbers
-from labeldp.tables.formats._table import Readable, Rows, is_text
+from labeldp.tables.formats._table import Batch, Source, is_text
 
 NUMBER, TIME, CATEGORY = "number", "time", "category"
 MOST_CATEGORIES = 10_000
@@ -57,7 +57,7 @@ class Features:
         """The columns of categories, which come first in the matrix."""
         return [name for name, kind in self.kinds.items() if kind == CATEGORY]
 
-    def read(self, batch: Rows) -> pa.Table:
+    def read(self, batch: Batch) -> pa.Table:
         """Read the columns: numbers and times as float64, null if missing or infinite; categories
         as text, "" if missing."""
         return pa.table(
@@ -125,7 +125,7 @@ class Features:
         return {"columns": [{"name": name, "kind": kind} for name, kind in self.kinds.items()]}
 
 
-def learn_columns(source: Readable, names: Sequence[str]) -> tuple[Features, list[str]]:
+def learn_columns(source: Source, names: Sequence[str]) -> tuple[Features, list[str]]:
     """Decide how each column is read; return also those of other types, which are left out.
 
     In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and
@@ -168,7 +168,7 @@ def one_hot(n_codes: int, width: int, *, sparse: bool) -> ColumnTransformer:
     return ColumnTransformer(parts, sparse_threshold=float(sparse))
 
 
-def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | None]:
+def _written_kinds(source: Source, names: Sequence[str]) -> dict[str, str | None]:
     # Text of digits in a typed table is no number there; dates are often text for want of another
     # type.
     kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER if source.text else TIME)

@@ -48,7 +48,6 @@ from labeldp.tables._release import (
 from labeldp.tables.formats._parquet import DatasetSource, open_table, row_name
 from labeldp.tables.formats._table import (
     EVIDENCE,
-    Batch,
     ColumnsCodec,
     DrawnDigest,
     LabelCodec,
@@ -59,6 +58,7 @@ from labeldp.tables.formats._table import (
     drawn_words,
     id_words,
     is_text,
+    label_codec,
     parse_classes,
     plain,
     row_id_array,
@@ -90,7 +90,7 @@ class ProvenLabels:
     @property
     def id_names(self) -> tuple[str, ...]:
         """The id columns of the release; none if it was released without ids."""
-        return tuple(_names(self.facts.get("id")))
+        return tuple(self.facts.get("id") or ())
 
 
 def read_noisy(
@@ -234,33 +234,24 @@ def of_others(
         if ledger is None
         else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
     )
-    if earlier:
-        way = (
-            f"{label!r} was released by itself: name that release's manifest (manifest=,"
-            f" --manifest): {' or '.join(earlier)}."
-        )
-    else:
-        way = (
-            f"If {label!r} was released by itself, name that release's manifest (manifest=,"
-            " --manifest)."
-        )
+    where = f": {' or '.join(earlier)}" if earlier else ""
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label"
         f" column{'s' * (len(names) > 1)}"
-        f" {_validate.quoted(names)}.{_validate.suggest(label, names)} {way}"
+        f" {_validate.quoted(names)}.{_validate.suggest(label, names)} If {label!r} was released"
+        f" by itself, name that release's manifest (manifest=, --manifest){where}."
     )
 
 
 def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
     """List the places of the manifests of a data set's releases of one column, as far as the runs'
     folders name them."""
-    stores = [
-        (RunStore(ledger.run_dir(run.run_id)), stage)
+    places = (
+        (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_PLACE, stage)) or b"").decode()
         for run in ledger.runs(dataset)
         if label in run.columns
         for stage in run.drawn
-    ]
-    places = ((store.read(kept_name(KEPT_PLACE, stage)) or b"").decode() for store, stage in stores)
+    )
     return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
 
 
@@ -290,7 +281,7 @@ def proven(
             return None
         raise other
     _check_facts(source, facts)
-    pieces, drawn = _read(source, facts, in_files="digests" not in facts)
+    pieces, drawn = _read(source, facts)
     receipt = replace(
         _on_record(ledger, source, facts, drawn),
         rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0),
@@ -394,11 +385,8 @@ def _declared(
     check_columns(source, [label, *names])
     values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
     released = law.released(values)
-    codec = LabelCodec(
-        parse_classes(released, label, source.type_of(label), text_table=source.text),
-        label,
-        source.type_of(label),
-    )
+    kind = source.type_of(label)
+    codec = label_codec(tuple(released), label, kind, text_table=source.text)
     codes: list[NDArray[np.generic]] = []
     ids = []
     for batch in source.batches([label, *names]):
@@ -423,7 +411,7 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
     """
     facts = read_manifest(Place.of(manifest), named=True) or {}
     _check_facts(source, facts)
-    _, drawn = _read(source, facts, in_files=False, keep=False)
+    _, drawn = _read(source, facts, keep=False)
     _on_record(ledger, source, facts, drawn)
 
 
@@ -517,9 +505,7 @@ def require_drawn(source: Source, found: Sequence[Manifest]) -> list[int | None]
     for facts in found:
         _check_facts(source, facts)
         try:
-            rows.append(
-                int(_read(source, facts, in_files="digests" not in facts, keep=False)[1][:16], 16)
-            )
+            rows.append(int(_read(source, facts, keep=False)[1][:16], 16))
         except InvalidInput:
             # A digest begins with the number of its rows.
             fewer = rows and rows[0] and rows[0] < int(facts["digests"]["drawn"][:16], 16)
@@ -671,7 +657,7 @@ def _recorded(source: Source, facts: Manifest, ledger: Ledger) -> bool | None:
     say that they were not drawn."""
     try:
         _check_facts(source, facts)
-        _, drawn = _read(source, facts, in_files="digests" not in facts, keep=False)
+        _, drawn = _read(source, facts, keep=False)
         return _on_record(ledger, source, facts, drawn).recorded is True
     except InvalidInput:
         return None
@@ -691,7 +677,7 @@ def _check_facts(source: Source, facts: Manifest) -> None:
     """Refuse facts with columns that the table lacks, or with another law than the receipt names
     for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
-    check_columns(source, [*labels_of(facts), *evidence, *_names(facts.get("id"))])
+    check_columns(source, [*labels_of(facts), *evidence, *(facts.get("id") or ())])
     receipt = Receipt.from_dict(facts["receipt"])
     # The receipt names the law that was charged. A manifest with a larger epsilon would make labels
     # look more reliable than they are.
@@ -709,15 +695,13 @@ def _check_facts(source: Source, facts: Manifest) -> None:
         )
 
 
-def _read(
-    source: Source, facts: Manifest, *, in_files: bool, keep: bool = True
-) -> tuple[list[_Piece], str]:
-    """Read all rows, and compare their digest with that in the facts; with `in_files`, that of each
-    file with its own facts."""
-    if not in_files or not isinstance(source, DatasetSource):
+def _read(source: Source, facts: Manifest, *, keep: bool = True) -> tuple[list[_Piece], str]:
+    """Read all rows, and compare their digest with that in the facts; without a manifest's digests,
+    that of each file with its own facts."""
+    digests = facts.get("digests")
+    if digests is not None or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
-        claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
-        _compare(source, facts, drawn, claimed)
+        _compare(source, facts, drawn, (digests or facts).get("drawn"))
         return [piece], drawn
     # A folder without a manifest: each file is proven by its own metadata, and all files must be of
     # one release.
@@ -739,16 +723,16 @@ def _read(
 
 
 def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, str]:
-    columns, evidence, names = labels_of(facts), facts.get("evidence"), _names(facts.get("id"))
+    columns, evidence, names = labels_of(facts), facts.get("evidence"), tuple(facts.get("id") or ())
     law, salt = law_from_dict(facts["law"]), draw_salt(facts)
     first = int(facts.get("first_row", 0))
     digest, piece = DrawnDigest(ordered=not names, first=first), _Piece(first, [], [], [])
     try:
         codec = _codec_of(facts, source, law)
         for batch in source.batches([*columns, *([str(evidence)] if evidence else []), *names]):
-            codes = codec.read(_Labels(batch, codec, source))
+            codes = codec.read(batch)
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
-            ids = row_ids(batch, tuple(names))
+            ids = row_ids(batch, names)
             digest.update(drawn_words(salt, ids, codes, raw))
             if not keep:
                 continue
@@ -756,7 +740,8 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
             start = first + digest.rows - len(batch)
             piece.outputs.append(outputs)
             piece.sides.append(side)
-            piece.ids.append(_names_of(batch, names, start))
+            named = row_id_array(batch, names)
+            piece.ids.append(np.arange(start, start + len(batch)) if named is None else named)
     except InvalidInput as error:
         # A label that is no class, or evidence that cannot be decoded, was not drawn.
         raise changed(source, facts, str(error)) from None
@@ -832,54 +817,21 @@ def _codec_of(facts: Manifest, source: Source, law: Law | None = None) -> LabelC
 
 def _codec_of_column(column: str, classes: tuple[object, ...], source: Source) -> LabelCodec:
     kind = source.type_of(column)
+    if source.text or "" not in classes or None in classes:
+        return label_codec(classes, column, kind, text_table=source.text)
     # Many tools write an empty text as an empty field, which is read back as null.
-    if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
-        return LabelCodec(
-            parse_classes(classes, column, kind, text_table=source.text), column, kind
-        )
-    return LabelCodec(
-        parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False),
-        column,
-        kind,
-    )
+    if not is_text(value_type(kind)):
+        classes = tuple(None if c == "" else c for c in classes)
+        return label_codec(classes, column, kind, text_table=False)
+    values = parse_classes(classes, column, kind, text_table=False)
+    return _EmptyIsNull(values, column, kind)
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """The label columns of a batch of released rows, as the codec reads them."""
+class _EmptyIsNull(LabelCodec):
+    """Reads a null as the empty text, which is a class."""
 
-    batch: Batch
-    codec: LabelCodec
-    source: Source
-
-    def column(self, name: str) -> pa.Array:
-        codecs = self.codec.codecs if isinstance(self.codec, ColumnsCodec) else (self.codec,)
-        return _as_labels(
-            self.batch.column(name),
-            next(each for each in codecs if each.column == name),
-            self.source,
-        )
-
-
-def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
-    """Replace nulls by the empty text, if that is a class: other tools read an empty field as
-    null."""
-    if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
-        return labels
-    return pc.fill_null(plain(labels), "")
-
-
-def _names(value: object) -> list[str]:
-    return (
-        [str(name) for name in value]
-        if isinstance(value, Sequence) and not isinstance(value, str)
-        else []
-    )
-
-
-def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
-    found = row_id_array(batch, tuple(ids))
-    return np.arange(start, start + len(batch)) if found is None else found
+    def encode(self, labels: pa.Array) -> NDArray[np.int32]:
+        return super().encode(pc.fill_null(plain(labels), ""))
 
 
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:

@@ -13,12 +13,13 @@ import itertools
 import json
 import os
 import platform
-import queue
 import re
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,7 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _CAN_RENAME = ("local", "hdfs", "mock")
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
+WRITES = 16  # waiting for the thread of a file
 JOURNAL = "_publishing.json"
 TEMPORARY = "_manifest.json"
 """The temporary name in staging of a manifest, or a journal, that is being written."""
@@ -140,11 +142,6 @@ class Place:
         return PurePosixPath(self.path).name
 
     @cached_property
-    def stem(self) -> str:
-        """The name without its suffix."""
-        return PurePosixPath(self.path).stem
-
-    @cached_property
     def suffix(self) -> str:
         """The suffix of the name, with its dot."""
         return PurePosixPath(self.path).suffix
@@ -216,15 +213,9 @@ class Place:
         return [Place(self.filesystem, path) for path in paths]
 
     def names(self) -> list[str]:
-        """List the names in this folder, or under this prefix; none if there is no such folder or
-        it cannot be read."""
-        try:
-            found = self.filesystem.get_file_info(
-                pafs.FileSelector(self.path or ".", allow_not_found=True)
-            )
-        except OSError:
-            return []
-        return [info.base_name for info in found]
+        """List the names in this folder, or under this prefix; none if there is no such folder."""
+        selector = pafs.FileSelector(self.path or ".", allow_not_found=True)
+        return [info.base_name for info in self.filesystem.get_file_info(selector)]
 
     def below(self, folder: "Place") -> tuple[str, ...]:
         """Return the parts of the path below a folder."""
@@ -389,54 +380,37 @@ class HashedFile:
             self._file = place.open_output()
         else:  # closed by its owner
             self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
-        self._state = hashlib.sha256()
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._abandoned = False
+        self._state, self._thread = hashlib.sha256(), ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
         """Append data; raise the error of an earlier write."""
         # After an error a format's writer is closed, and may then write once more, in vain.
-        if self._abandoned:
-            return len(data)
-        if self._error is not None:
-            raise self._error
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
-        # Mutable buffers are copied, because a writer reuses them as soon as this returns.
-        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
-        self.size += len(data)
+        if not self.closed:
+            # An error stays in the queue, so that `finish` raises it, too.
+            if len(self._waiting) == WRITES:
+                self._waiting[0].result()
+                self._waiting.popleft()
+            # Mutable buffers are copied, because a writer reuses them as soon as this returns.
+            whole = data if isinstance(data, bytes) else bytes(data)
+            self._waiting.append(self._thread.submit(self._append, whole))
+            self.size += len(data)
         return len(data)
 
-    def _work(self) -> None:
-        while (data := self._waiting.get()) is not None:
-            if self._error is not None:
-                continue  # the queue is emptied, or `write` would wait for ever
-            try:
-                self._file.write(data)
-            except Exception as error:
-                self._error = error
-            self._state.update(data)
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._thread = None
+    def _append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._state.update(data)
 
     def finish(self) -> str:
         """Flush to disk, close, and return the digest."""
-        self._join()
-        if self._error is not None:
-            raise self._error
+        for each in self._waiting:
+            each.result()
         # On disk before the manifest is written, which declares the file complete.
         if self._local:
             self._file.flush()
             os.fsync(self._file.fileno())
-        self._file.close()
+        self.abandon()
         return self._state.hexdigest()
 
     @property
@@ -451,9 +425,8 @@ class HashedFile:
         """Do nothing; pyarrow calls it, but only `finish` may close the file."""
 
     def abandon(self) -> None:
-        """Close the unfinished file, and ignore further writes."""
-        self._join()
-        self._abandoned = True
+        """Close the file, and ignore further writes."""
+        self._thread.shutdown(cancel_futures=True)
         self._file.close()
 
 
@@ -551,17 +524,13 @@ class Staging:
         """The suffix of the files."""
         return self.out.suffix if self.single else ".parquet"
 
-    def new_file(self, suffix: str = ".parquet") -> Place:
+    def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
-        return self.folder.child(f"attempt-{unused_name()}{suffix}")
+        return self.folder.child(f"attempt-{unused_name()}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
-        return (
-            (self.out.name,)
-            if self.single
-            else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
-        )
+        return (self.out.name,) if self.single else tuple(map(part_name, range(len(parts))))
 
     def publish(
         self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False
@@ -590,8 +559,6 @@ class Staging:
             A part is missing or was changed, or the output exists and is not of this run.
         """
         names = self.names(parts)
-        if self.single and len(parts) != 1:
-            raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
         # Earlier attempts of this run may have moved files to the final names, with other bytes if
         # their batches differed. The journal has the digests of all of them. A file with any other
         # digest belongs to somebody else, and is not replaced.
@@ -738,16 +705,13 @@ def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
 def unfinished(out: Place) -> bool:
     """Tell whether a release of this name is being published, or was killed meanwhile; by names
     alone, which anybody can list."""
-    if out.can_rename:
-        return any(
-            map(
-                re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch,
-                out.parent.names(),
-            )
-        )
-    if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
-        return True
-    with suppress(OSError):  # the caller may not read there
+    with suppress(OSError):  # the caller may not list there
+        if out.can_rename:
+            ours = re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}")
+            return any(map(ours.fullmatch, out.parent.names()))
+        if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
+            return True
+    with suppress(OSError):  # or may not read there
         return _marker(out).exists()
     return False
 
@@ -776,9 +740,9 @@ def manifest_path(out: Path) -> Path:
     return out.with_name(manifest_name(out.name))
 
 
-def part_name(number: int, suffix: str = ".parquet") -> str:
+def part_name(number: int) -> str:
     """Return the name of a file of a released folder: part-00000.parquet."""
-    return f"part-{number:05d}{suffix}"
+    return f"part-{number:05d}.parquet"
 
 
 def manifest_name(name: str) -> str:
@@ -792,16 +756,8 @@ def release_digest(files: list[str], *, single: bool) -> str:
     return files[0] if single else digest({"format": "parts/1", "files": files})
 
 
-def _suffix(name: str) -> str:
-    return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
-
-
 # The lock on a local output
 # --------------------------------------------------------------------------------------------------
-
-
-class _Busy(Exception):
-    """Another process holds the lock."""
 
 
 @contextmanager
@@ -837,18 +793,19 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
             " it, or mend its permissions."
         ) from None
     try:
-        _lock(lock, folder)
-        _clear_stale(folder, ours, out)
-        yield folder
-    except _Busy:
-        raise ReleaseError(
-            f"Expected no other process to work on {out}, got one that does. Wait until it ends."
-        ) from None
-    except BaseException:
-        _delete_workplace(folder, ours)
-        raise
-    else:
-        _delete_workplace(folder, ours)
+        if not _locked(lock, folder):
+            raise ReleaseError(
+                f"Expected no other process to work on {out}, got one that does. Wait until it"
+                " ends."
+            )
+        try:
+            _clear_stale(folder, ours, out)
+            yield folder
+        finally:
+            # unless it holds files of somebody else or the disk fails
+            with suppress(OSError):
+                if not clear_own(folder, ours):
+                    folder.rmdir()
     finally:
         os.close(lock)
 
@@ -876,28 +833,18 @@ def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
                 stale.delete_unless_started() if out.exists() else stale.delete()
 
 
-def _delete_workplace(folder: Path, ours: re.Pattern[str]) -> None:
-    """Delete the folder, unless it holds files of somebody else or the disk fails."""
-    with suppress(OSError):
-        if not clear_own(folder, ours):
-            folder.rmdir()
-
-
-def _lock(lock: int, folder: Path) -> None:
-    """Take the lock, or raise `_Busy`; no effect on systems without `flock`."""
+def _locked(lock: int, folder: Path) -> bool:
+    """Take the lock; False if another process has it, True on systems without `flock`."""
     if os.name != "posix":
-        return
+        return True
     import fcntl
 
-    try:
+    with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The process that held the lock before may have deleted its folder since this one opened
         # the file: such a lock excludes nobody.
-        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
-    except (BlockingIOError, FileNotFoundError):
-        raise _Busy from None
-    if not here:
-        raise _Busy
+        return os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
+    return False
 
 
 @contextmanager

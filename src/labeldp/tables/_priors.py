@@ -18,20 +18,18 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp._files import sync
-from labeldp._hash import SetDigest, digest, public_hash
+from labeldp._hash import SetDigest, public_hash
 from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import Divide, TableDraw, TablePin, changed_input
@@ -44,13 +42,14 @@ from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._written import is_time, text_of, ticks_of
 from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
-from labeldp.tables.formats._csv import CsvSource, delimiter_of
-from labeldp.tables.formats._parquet import FORMATS, ParquetSink, ParquetSource
+from labeldp.tables.formats._parquet import ParquetSink, open_table
 from labeldp.tables.formats._table import (
     WEIGHTS,
     Columns,
     PartsSink,
+    Source,
     as_binary,
+    check_columns,
     is_text,
     plain,
     row_ids,
@@ -105,6 +104,28 @@ class OpenPrior(Protocol):
         the first row, for messages, or None."""
 
 
+def column_names(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the distinct columns that a user names for a role; None for None."""
+    if names is None:
+        return None
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        column_name(**{role: name})
+    if len(set(listed)) < len(listed):
+        raise InvalidInput(
+            f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one"
+            " once."
+        )
+    return listed
+
+
+def column_name(**named: object) -> None:
+    """Refuse anything but the name of a column."""
+    ((role, value),) = named.items()
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
+
+
 def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior:
     """Open the prior of a spec.
 
@@ -128,12 +149,6 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
                 f" {name!r}.{_validate.suggest(name, names)}"
             )
     return found
-
-
-def prior_identity(prior: OpenPrior) -> str | None:
-    """Return the prior's name in a request, a digest of its facts; None if it is exact, since the
-    digest of the sides then names it."""
-    return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
@@ -242,20 +257,17 @@ class PriorTable:
     def __post_init__(self) -> None:
         put = object.__setattr__
         _validate.one_of(("error", "uniform"), missing=self.missing)
-        put(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
-        put(self, "columns", None if self.columns is None else tuple(self.columns))
-        if not self.key or not all(isinstance(name, str) and name for name in self.key):
-            raise InvalidInput(
-                f"Expected the key's columns by name, got key={self.key!r}. Name the column that"
-                " both tables have."
-            )
+        put(self, "key", column_names("key", self.key))
+        put(self, "columns", column_names("columns", self.columns))
+        if not self.key:
+            raise InvalidInput("Expected key=, the columns that both tables have, got none.")
         if not isinstance(self.path, Place):
             put(self, "path", str(self.path))
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The key columns."""
-        return tuple(self.key)
+        return tuple(self.key or ())
 
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""
@@ -270,29 +282,15 @@ class PriorTable:
     def open(self, classes: Sequence[object]) -> "OpenTable":
         """Read and check the table."""
         place = Place.of(self.path)
-        table = _read(place, self.reads)
-        columns = self._weight_columns(table, place.name, classes)
-        keys = tuple(
-            _key(_column(table, name, place.name), name, place.name) for name in self.reads
-        )
-        weights = np.column_stack(
-            [_numbers(_column(table, name, place.name), name, place.name) for name in columns]
-        )
-        words = public_hash("prior", list(keys))
-        order = np.argsort(words, kind="stable")
-        facts = self.to_dict() | {
-            "table": place.name,
-            "columns": list(columns),
-            "sha256": place.digest(),
-        }
-        made = OpenTable(
-            self.reads,
-            facts,
-            words[order],
-            tuple(k.take(pa.array(order)) for k in keys),
-            weights[order],
-            self.missing,
-        )
+        with reading(place):
+            sha256 = place.digest()
+        source = open_table(place)
+        columns = self._weight_columns(source.names, place.name, classes)
+        rows = _whole(source, [*self.reads, *columns])
+        weights = weight_columns(rows, columns, f" of {place.name}")
+        facts = self.to_dict() | {"table": place.name, "columns": columns, "sha256": sha256}
+        keys = [_key(rows.column(name), name, source) for name in self.reads]
+        made, order = OpenTable.sorted(self.reads, facts, keys, weights, self.missing)
         # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal
         # hashes are taken for equal keys.
         again = order[1:][made.words[1:] == made.words[:-1]]
@@ -304,15 +302,13 @@ class PriorTable:
             )
         return made
 
-    def _weight_columns(self, table: pa.Table, name: str, classes: Sequence[object]) -> list[str]:
-        columns = (
-            list(self.columns)
-            if self.columns is not None
-            else [c for c in table.column_names if c not in self.key]
-        )
+    def _weight_columns(
+        self, names: Sequence[str], where: str, classes: Sequence[object]
+    ) -> list[str]:
+        columns = list(self.columns or (name for name in names if name not in self.key))
         if len(columns) != len(classes):
             raise InvalidInput(
-                f"Expected one column of weights a class ({len(classes)}) in {name}, got"
+                f"Expected one column of weights a class ({len(classes)}) in {where}, got"
                 f" {len(columns)}. Name them in the order of the classes: columns=[...]."
             )
         order = ordered_by_value(columns, classes) if self.columns is None else None
@@ -331,6 +327,21 @@ class OpenTable:
     missing: str
 
     exact: ClassVar[bool] = True
+
+    @classmethod
+    def sorted(
+        cls,
+        columns: Sequence[str],
+        facts: Mapping[str, object],
+        keys: Sequence[pa.Array],
+        table: Floats,
+        missing: str = "error",
+    ) -> "tuple[OpenTable, NDArray[np.intp]]":
+        """Sort the rows of a table by the hashes of their keys; return their former places, too."""
+        words = public_hash("prior", list(keys))
+        order = np.argsort(words, kind="stable")
+        taken = tuple(key.take(pa.array(order)) for key in keys)
+        return cls(tuple(columns), facts, words[order], taken, table[order], missing), order
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Look up each row's key: (n, K) float64."""
@@ -371,52 +382,22 @@ class OpenTable:
         return place, present
 
 
-def _read(place: Place, key: Sequence[str]) -> pa.Table:
-    kind = FORMATS.get(place.suffix.lower())
-    if kind not in (ParquetSource, CsvSource):
+def _whole(source: Source, names: Sequence[str]) -> pa.RecordBatch:
+    """Read these columns of a small table as one batch."""
+    check_columns(source, names)
+    batches = list(source.batches(names))
+    if not batches:
+        raise InvalidInput(f"Expected rows in the table of priors, got none in {source.path.name}.")
+    return pa.record_batch(
+        {name: pa.concat_arrays([plain(each.column(name)) for each in batches]) for name in names}
+    )
+
+
+def _key(column: pa.Array, name: str, source: Source) -> pa.Array:
+    text = _text_of(column, name)
+    if text.null_count or (source.text and pc.any(pc.equal(text, "")).as_py()):
         raise InvalidInput(
-            f"Expected a table of priors in .parquet or .csv, got {place.name}. Convert it."
-        )
-    with reading(place), place.open_input() as stream:
-        try:
-            if kind is ParquetSource:
-                table = pq.read_table(stream)
-            else:
-                options = pyarrow.csv.ParseOptions(delimiter=delimiter_of(place))
-                # Keys stay text: read as a number, the code 01234 would be another key.
-                missing = {
-                    "null_values": [""],
-                    "strings_can_be_null": True,
-                    "quoted_strings_can_be_null": False,
-                }
-                kinds = pyarrow.csv.ConvertOptions(
-                    column_types=dict.fromkeys(key, pa.string()), **missing
-                )
-                table = pyarrow.csv.read_csv(stream, parse_options=options, convert_options=kinds)
-        except pa.ArrowInvalid:
-            raise InvalidInput(
-                f"Expected a table of priors, got something else in {place.name}. Write it again."
-            ) from None
-    if not table.num_rows:
-        raise InvalidInput(f"Expected rows in the table of priors, got none in {place.name}.")
-    return table
-
-
-def _column(table: pa.Table, name: str, where: str) -> pa.Array:
-    if name not in table.column_names:
-        names = table.column_names
-        raise InvalidInput(
-            f"Expected a column {name!r} in {where}, got none.{_validate.suggest(name, names)}"
-        )
-    found = table.column(name).combine_chunks()
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _key(column: pa.Array, name: str, where: str) -> pa.Array:
-    text = _text_of(plain(column), name)
-    if text.null_count:
-        raise InvalidInput(
-            f"Expected a key in every row of {where}, got none in {text.null_count} rows of column"
+            f"Expected a key in every row of {source.path.name}, got none in some rows of column"
             f" {name!r}. Fill them."
         )
     return text
@@ -425,12 +406,7 @@ def _key(column: pa.Array, name: str, where: str) -> pa.Array:
 def _text_of(column: pa.Array, name: str) -> pa.Array:
     """Convert a key column of integers or text to text, so that 7 in one table equals "7" in the
     other."""
-    types = pa.types
-    if not (
-        types.is_integer(column.type)
-        or types.is_string(column.type)
-        or types.is_large_string(column.type)
-    ):
+    if not (pa.types.is_integer(column.type) or is_text(column.type)):
         raise InvalidInput(
             f"Expected a key of whole numbers or text, got column {name!r} of type {column.type}."
             " Cast it."
@@ -438,20 +414,15 @@ def _text_of(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.large_string())
 
 
-def _numbers(column: pa.Array, name: str, where: str) -> Floats:
-    try:
-        values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+def weight_columns(batch: Columns, names: Sequence[str], where: str = "") -> Floats:
+    """Read the columns of a prior's weights, one a class: (n, K) float64."""
+    weights = _matrix(batch, names, "Each row needs a weight for every class.")
+    if not np.all((weights >= 0) & (weights < np.inf)):
         raise InvalidInput(
-            f"Expected numbers in column {name!r} of {where}, got something else. It is to hold a"
-            " class's weights."
-        ) from None
-    if not ((values >= 0) & (values < np.inf)).all():
-        raise InvalidInput(
-            f"Expected finite weights >= 0 in column {name!r} of {where}, got others. Mend those"
-            " rows."
+            f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}{where},"
+            " got others. Mend those rows."
         )
-    return values
+    return weights
 
 
 # A model
@@ -460,6 +431,7 @@ def _numbers(column: pa.Array, name: str, where: str) -> Floats:
 MODEL = "model.skops"
 """The model of one label column in a folder of `labeldp train`."""
 SKOPS, EXPORTED = "skops", "torch program"
+NUMBERS = "The model takes numbers there."
 Predict = Callable[[pa.RecordBatch], Floats]
 _KNOWN = frozenset(
     {
@@ -572,18 +544,7 @@ class PriorModel:
         put = object.__setattr__
         put(self, "path", str(self.path))
         put(self, "trust", tuple(self.trust))
-        if self.features is None:
-            return
-        names = (self.features,) if isinstance(self.features, str) else tuple(self.features)
-        if (
-            not names
-            or not all(isinstance(name, str) and name for name in names)
-            or len(set(names)) < len(names)
-        ):
-            raise InvalidInput(
-                f"Expected different columns' names as features, got {list(names)!r}."
-            )
-        put(self, "features", names)
+        put(self, "features", column_names("features", self.features))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -639,7 +600,7 @@ class PriorModel:
                 f" features=[...], or --prior model:{self.path},feature=A,feature=B."
             )
         made = replace(given, columns=tuple(self.features or columns))
-        made.predictor()
+        _loaded(made)
         return made
 
 
@@ -671,16 +632,7 @@ class OpenModel:
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Predict the probabilities of each row's classes."""
-        return self.predictor()(rows)
-
-    def predictor(self) -> Predict:
-        """Return the loaded model; a process loads it once."""
-        name = repr((sorted(self.facts.items()), self.classes))
-        if name not in _LOADED:
-            made = _exported(self) if self.kind == EXPORTED else self._of_skops()
-            _LOADED.clear()  # one model per process: a release has one prior
-            _LOADED[name] = made
-        return _LOADED[name]
+        return _loaded(self)(rows)
 
     def own_columns(self) -> tuple[str, ...]:
         """Return the columns that the model's file records; empty if it records none."""
@@ -698,13 +650,12 @@ class OpenModel:
         """Whether the model reads the columns of a table itself: one of `labeldp train`."""
         return self.kind == SKOPS and hasattr(self._model, "reads")
 
-    @cached_property
+    @property
     def _model(self) -> Any:
-        return read_model(self.raw, self.name, self.trust)
+        return _built(self.raw, self.name, self.trust)
 
-    def __getstate__(self) -> dict[str, object]:
-        # workers read it from the bytes
-        return {name: value for name, value in vars(self).items() if name != "_model"}
+    def __hash__(self) -> int:
+        return hash(self.raw)
 
     def _of_skops(self) -> Predict:
         model, tables = self._model, self.reads_tables
@@ -717,7 +668,7 @@ class OpenModel:
         columns = self.columns
 
         def predict(rows: pa.RecordBatch) -> Floats:
-            X = rows if tables else _matrix(rows, columns)
+            X = rows if tables else _matrix(rows, columns, NUMBERS)
             with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", message=".*does not have valid feature names", category=UserWarning
@@ -727,7 +678,13 @@ class OpenModel:
         return predict
 
 
-_LOADED: dict[str, Predict] = {}
+# One model per process, which loads it once: a release has one prior.
+_built = lru_cache(1)(read_model)
+
+
+@lru_cache(1)
+def _loaded(model: OpenModel) -> Predict:
+    return _exported(model) if model.kind == EXPORTED else model._of_skops()
 
 
 def _exported(model: OpenModel) -> Predict:
@@ -753,7 +710,7 @@ def _exported(model: OpenModel) -> Predict:
     )
 
     def predict(rows: pa.RecordBatch) -> Floats:
-        X = torch.from_numpy(_matrix(rows, model.columns).astype(np.float32)).to(dtype)
+        X = torch.from_numpy(_matrix(rows, model.columns, NUMBERS).astype(np.float32)).to(dtype)
         with torch.inference_mode():
             try:
                 out = module(X).double()
@@ -770,7 +727,7 @@ def _exported(model: OpenModel) -> Predict:
     return predict
 
 
-def _matrix(batch: pa.RecordBatch, names: Sequence[str]) -> Floats:
+def _matrix(batch: Columns, names: Sequence[str], fix: str) -> Floats:
     """Read columns of numbers: (n, d) float64, NaN where a value is missing."""
     columns = []
     for name in names:
@@ -778,8 +735,7 @@ def _matrix(batch: pa.RecordBatch, names: Sequence[str]) -> Floats:
             columns.append(as_numbers(batch.column(name)).to_numpy(zero_copy_only=False))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise InvalidInput(
-                f"Expected numbers in column {name!r}, got something else. The model takes numbers"
-                " there."
+                f"Expected numbers in column {name!r}, got something else. {fix}"
             ) from None
     return np.column_stack(columns)
 
@@ -879,7 +835,9 @@ class AskedOnce:
                 each.run_id != secret.run_id
                 for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.columns[0])
             ):
-                self._undo()
+                self.forget()
+                with suppress(OSError):
+                    self._store.folder.rmdir()
             raise
         if run.receipt.run_id != secret.run_id:
             raise ReleaseError(
@@ -895,12 +853,6 @@ class AskedOnce:
                 delete_folder(self._folder)
                 for name in (self._note, ANSWERS):
                     (self._store.folder / name).unlink(missing_ok=True)
-
-    def _undo(self) -> None:
-        """Delete the answers and the run's folder, since nothing was charged."""
-        self.forget()
-        with suppress(OSError):
-            self._store.folder.rmdir()
 
     @property
     def _store(self) -> RunStore:
@@ -1007,7 +959,7 @@ def write_answers(
             kept = pa.record_batch(
                 {name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)}
             )
-            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
+            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema))
             sink.write(kept)
         if sink is not None:
             sink.close()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cache, cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ import numpy as np
 from pyarrow.fs import FileType
 
 from labeldp import _validate
+from labeldp._hash import digest
 from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.aggregates._result import query_from_dict
@@ -57,7 +58,6 @@ from labeldp.tables._priors import (
     OpenPrior,
     Prior,
     opened,
-    prior_identity,
 )
 from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.formats._parquet import (
@@ -73,7 +73,7 @@ from labeldp.tables.formats._table import (
     Source,
     altered,
     drawn_in_all,
-    evidence_width,
+    needs_evidence,
     row_words,
 )
 
@@ -314,7 +314,7 @@ class _Release:
 
     def _unchanged(self, manifest: Manifest) -> tuple[str, ...]:
         """List the columns that the file that was written has as the input has them."""
-        first = [str(part["name"]) for part in _parts_of(manifest)[:1]]
+        first = [str(part["name"]) for part in manifest.get("parts", [])[:1]]
         types = open_table(reduce(Place.child, first, self._out.place)).types
         kept = types.keys() - altered(self._engine.types, types) - set(self._spec.labels)
         return tuple(name for name in self._engine.names if name in kept)
@@ -344,10 +344,14 @@ class _Release:
             # Classes enter the request's identity by their repr, and None is no class there.
             _without_null(classes),
             self._account,
-            unit_name=spec.unit_name,
+            unit_name=spec.unit or "row",
             id_name=joined(spec.ids),
             stage=spec.stage,
-            prior=None if self._prior is None else prior_identity(self._prior),
+            prior=(
+                None  # the digest of the sides names an exact prior
+                if self._prior is None or self._prior.exact
+                else digest({"prior": dict(self._prior.facts)})
+            ),
             facts={"classes_inferred": True} if spec.infers_classes else None,
             divide=(
                 None
@@ -427,7 +431,11 @@ class Publication:
         elif (
             self._source is not None
             and kind == FileType.File
-            and _same_file(self.place, self._source)
+            and (
+                self.place == self._source
+                if self.place.local is None or self._source.local is None
+                else os.path.samefile(self.place.local, self._source.local)
+            )
         ):
             raise ReleaseError(
                 f"Expected another file for the output, got the input {self.place}. It would be"
@@ -466,13 +474,7 @@ class Publication:
         # If the manifest was removed, the table is recognised by its bytes.
         if manifest_place(self.place).exists():
             return False
-        digests: dict[str, str] = {}  # the output may be large: it is read once for all runs
-
-        def digest_of(file: Place) -> str:
-            if file.path not in digests:
-                digests[file.path] = file.digest()
-            return digests[file.path]
-
+        digest_of = cache(Place.digest)  # the output may be large: it is read once for all runs
         texts = (
             (run, self._store(run_id).read(kept_name(KEPT_MANIFEST, self._stage)))
             for run_id, run in known.items()
@@ -486,7 +488,8 @@ class Publication:
     def _producing_run(self) -> str:
         """Return the id of the run that wrote the existing output in this stage, by its manifest;
         "" if there is none."""
-        return producing_run(read_manifest(self.place) or {}, self._stage)
+        facts = read_manifest(self.place) or {}
+        return _draw_of(facts)[0] if facts.get("stage") == self._stage else ""
 
     def _runs(self) -> list[RunRecord]:
         return list(self._ledger.runs(str(self._account.dataset), self._account.column))
@@ -600,7 +603,7 @@ class Publication:
                 raise name_taken_error(self.place)
             with self._prepared(staging):
                 files = (
-                    [found.child(str(part["name"])) for part in _parts_of(facts)]
+                    [found.child(str(part["name"])) for part in facts.get("parts", [])]
                     if self._many
                     else [found]
                 )
@@ -670,7 +673,7 @@ def holds(
     """Tell whether a place holds, byte for byte, the table with this manifest and this digest."""
     if "parts" not in facts:
         return place.is_file() and f"sha256:{digest_of(place)}" == artefact
-    names = [str(part["name"]) for part in _parts_of(facts)]
+    names = [str(part["name"]) for part in facts.get("parts", [])]
     # With a file more or less it is another table, even if all listed files are unchanged.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
@@ -680,24 +683,13 @@ def holds(
     )
 
 
-def _parts_of(facts: Mapping[str, object]) -> list[Mapping[str, object]]:
-    parts = facts.get("parts")
-    return list(parts) if isinstance(parts, list) else []
-
-
 def _copied(file: Place, staging: Staging) -> Part:
-    made = staging.new_file(file.suffix)
+    made = staging.new_file()
     target = HashedFile(made)
     with file.filesystem.open_input_stream(file.path) as stream:
         while chunk := stream.read(CHUNK):
             target.write(chunk)
     return Part(made.name, 0, target.size, target.finish())
-
-
-def _same_file(one: Place, other: Place) -> bool:
-    if one.local is not None and other.local is not None:
-        return os.path.samefile(one.local, other.local)
-    return one == other
 
 
 # The manifest: public facts only
@@ -718,11 +710,6 @@ class ReleaseFacts:
     histogram: Aggregate | None = None
 
     @cached_property
-    def evidence_bytes(self) -> int:
-        """The width of a row's evidence in bytes; 0 if the label is the whole output."""
-        return evidence_width(self.law)
-
-    @cached_property
     def shared(self) -> dict[str, object]:
         """The facts that all rows share and that a reader of the table needs."""
         return {
@@ -730,14 +717,18 @@ class ReleaseFacts:
             "kind": "release",
             "label": self.spec.label,
             **class_facts(self.classes),
-            "evidence": self.spec.label + EVIDENCE if self.evidence_bytes else None,
+            "evidence": self.spec.label + EVIDENCE if needs_evidence(self.law) else None,
             "id": list(self.spec.ids) or None,
             "law": self.law.to_dict(),
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
-            **({} if self.histogram is None else {HISTOGRAM: histogram_facts(self.histogram)}),
+            **({} if self.histogram is None else {HISTOGRAM: _counted(self.histogram)}),
         }
+
+
+def _counted(answer: Aggregate) -> dict[str, object]:
+    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
 @dataclass(frozen=True)
@@ -764,6 +755,14 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
     if it has one file."""
     spec, receipt = release.spec, release.receipt
     prior = release.prior if spec.histogram is None else spec.histogram.to_dict()
+    left_out: dict[str, object] = (
+        {"rows_over_the_cap": written.dropped}
+        if spec.stage is None
+        else {
+            "stages": {"number": spec.stage.number} | spec.stage.facts(),
+            "rows_of_other_stages_or_over_the_cap": written.dropped,
+        }
+    )
     facts: dict[str, Any] = release.shared | {
         "dataset": release.dataset,
         "dataset_from": (
@@ -777,7 +776,7 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
         "order": _ORDERS[spec.order],
         "prior": (list(spec.prior_columns) or None) if prior is None else dict(prior),
         "rows": sum(part.rows for part in written.parts),
-        **_left_out(spec, written),
+        **left_out,
         "digests": {
             "output": (
                 f"sha256:{release_digest([part.sha256 for part in written.parts], single=not many)}"
@@ -789,9 +788,9 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
         },
     }
     if many:
-        named = [(part_name(number), part) for number, part in enumerate(written.parts)]
         facts["parts"] = [
-            {"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named
+            {"name": part_name(number), "rows": part.rows, "sha256": part.sha256}
+            for number, part in enumerate(written.parts)
         ]
     # Seeded noise protects nothing, so such a manifest has no guarantee that somebody could quote.
     if not receipt.secure:
@@ -829,16 +828,6 @@ def misstated(facts: Manifest, charged: Receipt, law: Law | None) -> list[str]:
     return sorted(name for name in due if (whole or name in facts) and facts.get(name) != due[name])
 
 
-def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
-    """Return the number of rows that are not in the table, by reason."""
-    if spec.stage is None:
-        return {"rows_over_the_cap": written.dropped}
-    return {
-        "stages": {"number": spec.stage.number} | spec.stage.facts(),
-        "rows_of_other_stages_or_over_the_cap": written.dropped,
-    }
-
-
 def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
     """Return JSON text; ValueError for NaN and infinity, which JSON lacks."""
     return json.dumps(facts, indent=indent, allow_nan=False, ensure_ascii=False)
@@ -850,15 +839,10 @@ def charged_law(receipt: Receipt, stage: str) -> Law | None:
     drawn = receipt.event.get("law")
     if not isinstance(drawn, Mapping):
         return None
-    stages = drawn.get("stages")
-    facts: Any
-    if stages:
-        facts = next(
-            (each["law"] for number, each in enumerate(stages, 1) if stage_name(number) == stage),
-            None,
-        )
-    else:
-        facts = drawn.get("law") if drawn.get("stage") == stage else None
+    laws = {drawn.get("stage"): drawn.get("law")} | {
+        stage_name(number): each["law"] for number, each in enumerate(drawn.get("stages") or (), 1)
+    }
+    facts = laws.get(stage)
     return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
 
 
@@ -896,12 +880,6 @@ def charged_histogram(receipt: Receipt) -> Histogram | None:
     return query
 
 
-def histogram_facts(answer: Aggregate) -> dict[str, object]:
-    """Write a release's own histogram as JSON-ready data: its noisy counts, and the number of rows
-    that it counted."""
-    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
-
-
 def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object] | None:
     """Read the manifest beside a table, or (`named`) at this place; None if there is none.
 
@@ -927,17 +905,6 @@ def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object
             " from where the table came from."
         )
     return facts
-
-
-def producing_run(facts: Mapping[str, object], stage: str) -> str:
-    """Return the id of the run that made a table in this stage, by its facts; "" if they name
-    none."""
-    receipt = facts.get("receipt")
-    return (
-        str(receipt["run_id"])
-        if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage
-        else ""
-    )
 
 
 # Facts that a table carries
@@ -997,10 +964,9 @@ def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
 
 def _embedded(source: Source) -> list[Manifest]:
     """List the facts of all releases that the metadata of a table's files name."""
-    files = source.files if isinstance(source, DatasetSource) else (source,)
     return [
         each
-        for facts in filter(None, map(embedded_facts, files))
+        for facts in filter(None, map(embedded_facts, source.files))
         for each in (facts, *earlier_of(facts))
     ]
 
@@ -1020,10 +986,9 @@ def earlier_of(facts: Manifest) -> Sequence[Manifest]:
     not write."""
     listed = facts.get(EARLIER) or []
     try:
-        for each in listed:
-            Receipt.from_dict(each["receipt"])
         whole = all(
             {"label", "classes", "stage"} <= each.keys()
+            and Receipt.from_dict(each["receipt"])
             and "law" in each["law"]
             and "drawn" in each["digests"]
             for each in listed
@@ -1075,10 +1040,9 @@ def _passed(source: Source, facts: Manifest) -> Manifest:
     if "digests" in facts:
         drawn = facts["digests"].get("drawn")
     else:  # the metadata of a file has the digest of its own rows
-        files = source.files if isinstance(source, DatasetSource) else (source,)
         said = [
             each
-            for each in map(embedded_facts, files)
+            for each in map(embedded_facts, source.files)
             if each is not None and _draw_of(each) == _draw_of(facts)
         ]
         drawn = (
@@ -1122,12 +1086,8 @@ def check_raw(
         if run.dataset != except_dataset
         for part in ledger.parts(run.run_id)
     }
-    found = (
-        next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None)
-        if runs
-        else None
-    )
-    if found is not None:
+    digests = file_digests(table.path) if runs else []
+    for found in (runs[sha256] for sha256 in digests if sha256 in runs):
         raise InvalidInput(
             f"Expected a table with raw labels, got {table.path.name}, which run {found} released"
             f" and whose manifest is gone. To train on it, put {manifest_place(table.path).name}"
@@ -1158,7 +1118,7 @@ def released_already(*names: str) -> InvalidInput:
 def embedded_facts(source: Source) -> dict[str, object] | None:
     """Read the release facts that a Parquet file carries in its metadata (of a folder, its first
     file); None if there are none."""
-    file = source.first if isinstance(source, DatasetSource) else source
+    file = source.files[0]
     facts = (
         json.loads(file.facts)
         if isinstance(file, ParquetSource) and file.facts is not None

@@ -20,7 +20,7 @@ from labeldp.laws._square_wave import law_of_numbers
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
-from labeldp.tables._priors import OwnHistogram, Prior
+from labeldp.tables._priors import OwnHistogram, Prior, column_name, column_names
 
 FORMAT = "labeldp-stages/1"
 
@@ -102,12 +102,7 @@ class ReleaseSpec:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        if isinstance(self.classes, LabelColumns) and not isinstance(self.label, str):
-            raise InvalidInput(
-                f"Expected label=columns.name, the one text {self.classes.name!r}, got"
-                f" {_validate.shown(self.label)}."
-            )
-        _named(label=self.label)
+        column_name(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(
             self,
@@ -120,12 +115,12 @@ class ReleaseSpec:
                 f"Expected label={self.classes.name!r}, the names of the declared columns, got"
                 f" {self.label!r}."
             )
-        put(self, "id", _columns("id", self.id))
+        put(self, "id", column_names("id", self.id))
         put(self, "prior", _prior(self.prior))
         _validate.one_of(("shuffle", "keep"), order=self.order)
         _validate.one_of(("charge", "refuse"), overlap=self.overlap)
         if self.unit is not None:
-            _named(unit=self.unit)
+            column_name(unit=self.unit)
             unit_of(self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput(
@@ -140,7 +135,7 @@ class ReleaseSpec:
         for role, names in {
             "id": self.ids,
             "unit": (self.unit,),
-            "prior": self._prior_reads,
+            "prior": self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns,
         }.items():
             if found := set(self.labels) & set(names):
                 raise InvalidInput(
@@ -186,7 +181,9 @@ class ReleaseSpec:
             law_of(self, len(self.classes)).released(self.classes)
         if self.histogram is not None:
             self._check_histogram(self.histogram, kind)
-        elif self.prior and not self._takes_prior():
+        # Of a set the heaviest class under the prior is written as the label, so laws that release
+        # sets can use a prior, too.
+        elif self.prior and not kind.uses_prior and kind.kind in ("label", "number"):
             raise InvalidInput(
                 f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or"
                 " leave the prior out."
@@ -212,33 +209,24 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
-        if self.histogram is not None:
-            raise InvalidInput(
-                "Expected no histogram as the prior of a stage, got one. The stages before give the"
-                " prior: their model."
-            )
-        if isinstance(self.classes, LabelColumns):
-            raise InvalidInput(
-                "Expected one label column in a release in stages, got several. Release them"
-                " without stages."
-            )
         # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger
         # by the data set's name.
-        if not (self.ids and not self.infers_classes and self.dataset):
-            raise InvalidInput(
-                "Expected id, declared classes and dataset with a stage, got one without. Name"
-                " them: all stages share them."
-            )
-        if self.law != stage.law:
-            raise InvalidInput(
-                f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
-                " law=stage.law."
-            )
-        if stage.number > 1 and stage.law.uses_prior and not self.prior:
-            raise InvalidInput(
-                f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made"
-                " for one, got none. Pass what the model of the stages before predicts."
-            )
+        named = self.ids and not self.infers_classes and self.dataset
+        lacks_prior = stage.number > 1 and stage.law.uses_prior and not self.prior
+        refused = {
+            "Expected no histogram as the prior of a stage, got one. The stages before give the"
+            " prior: their model.": self.histogram is not None,
+            "Expected one label column in a release in stages, got several. Release them without"
+            " stages.": len(self.labels) > 1,
+            "Expected id, declared classes and dataset with a stage, got one without. Name them:"
+            " all stages share them.": not named,
+            f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
+            " law=stage.law.": self.law != stage.law,
+            f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for"
+            " one, got none. Pass what the model of the stages before predicts.": lacks_prior,
+        }
+        for message in (text for text, found in refused.items() if found):
+            raise InvalidInput(message)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -265,14 +253,6 @@ class ReleaseSpec:
         """The law over the declared classes."""
         return _law_over(self, len(self.classes))
 
-    def _takes_prior(self) -> bool:
-        # Of a set the heaviest class under the prior is written as the label, so laws that release
-        # sets can use a prior, too.
-        if isinstance(self.classes, LabelColumns):
-            return False
-        law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
-        return law.uses_prior or law.kind not in ("label", "number")
-
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:
         """The columns of the prior; empty if the prior is no columns."""
@@ -286,10 +266,6 @@ class ReleaseSpec:
     def histogram(self) -> OwnHistogram | None:
         """The histogram that the release pays for as its prior, or None."""
         return self.prior if isinstance(self.prior, OwnHistogram) else None
-
-    @property
-    def _prior_reads(self) -> tuple[str, ...]:
-        return self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -315,11 +291,6 @@ class ReleaseSpec:
         if isinstance(self.classes, Grid):
             return self.law or law_of_numbers(len(self.classes), prior=bool(self.prior))
         return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
-
-    @cached_property
-    def unit_name(self) -> str:
-        """The unit of protection: "row", or the column of units."""
-        return self.unit or "row"
 
     def to_dict(self) -> dict[str, object]:
         """Return the spec as JSON-ready data."""
@@ -380,26 +351,6 @@ def declared_or_infer(
     return classes
 
 
-def _named(**named: object) -> None:
-    ((role, value),) = named.items()
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
-
-
-def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    for name in listed:
-        _named(**{role: name})
-    if len(set(listed)) < len(listed):
-        raise InvalidInput(
-            f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one"
-            " once."
-        )
-    return listed
-
-
 def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
     # `labeldp.learn.HistogramPrior`, which may be changed later
     if getattr(given, "of_all_rows", False):
@@ -409,7 +360,7 @@ def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
             "Expected columns, a table, a model or a HistogramPrior as the prior of a release, got"
             " one of clusters."
         )
-    return given if isinstance(given, Prior) else _columns("prior", given) or None
+    return given if isinstance(given, Prior) else column_names("prior", given) or None
 
 
 # Several releases under one charge

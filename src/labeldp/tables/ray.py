@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial, update_wrapper
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
-from labeldp.custody._draw import SecretParts
-from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, MissingExtra
 from labeldp.ledger._ledger import Ledger, ledger_of
-from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.tables._place import Place
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
+from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, plain_errors
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.formats._parquet import is_other_format, without_views
 from labeldp.tables.formats._table import Source
@@ -150,20 +149,13 @@ class _Keeper:
     # which may spill to disk, but a row set may be large.
 
     def __init__(self) -> None:
-        self._secrets: SecretParts = ()
-        self._rows: RowSetBuilder | None = None
+        self._held: dict[str, Any] = {}
 
-    def take_secrets(self, secrets: SecretParts) -> None:
-        self._secrets = secrets
+    def take(self, name: str, value: Any) -> None:
+        self._held[name] = value
 
-    def take_rows(self, rows: RowSetBuilder | None) -> None:
-        self._rows = rows
-
-    def secrets(self) -> SecretParts:
-        return self._secrets
-
-    def rows(self) -> RowSetBuilder | None:
-        return self._rows
+    def give(self, name: str) -> Any:
+        return self._held[name]
 
 
 @dataclass(frozen=True)
@@ -175,7 +167,7 @@ class _Actor:
     def fetch(self) -> Shipment:
         import ray
 
-        return Shipment(*ray.get([self.keeper.secrets.remote(), self.keeper.rows.remote()]))
+        return Shipment(*ray.get([self.keeper.give.remote(name) for name in ("secrets", "rows")]))
 
 
 class _Ray:
@@ -241,10 +233,10 @@ class _Ray:
             [*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())]
         )
         both = [
-            each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None)
+            each.map_batches(_with(_widened, kind), batch_format="pyarrow", batch_size=None)
             for each in (table, other)
         ]
-        return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
+        return _by_bucket(both[0].union(both[1]), on, 2 * rows, _with(_joined, tuple(on), more))
 
     @contextmanager
     def ship(self, shipment: Shipment) -> Iterator[Handle]:
@@ -255,15 +247,20 @@ class _Ray:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
         ray.get(
             [
-                self._keeper.take_secrets.remote(shipment.secrets),
-                self._keeper.take_rows.remote(shipment.rows),
+                self._keeper.take.remote("secrets", shipment.secrets),
+                self._keeper.take.remote("rows", shipment.rows),
             ]
         )
         try:
             yield _Actor(self._keeper)
         finally:
             with suppress(ray.exceptions.RayError):  # `close` kills the actor anyway
-                ray.get([self._keeper.take_secrets.remote(()), self._keeper.take_rows.remote(None)])
+                ray.get(
+                    [
+                        self._keeper.take.remote("secrets", ()),
+                        self._keeper.take.remote("rows", None),
+                    ]
+                )
 
     def close(self) -> None:
         """Kill the actor."""
@@ -285,7 +282,7 @@ class _Ray:
     def flow(self, table: "Dataset", job: Job, schema: pa.Schema) -> "Dataset":
         """Run a job on every block, by map_batches."""
         return table.map_batches(
-            _OnTable(job),
+            _with(_on_table, job),
             batch_format="pyarrow",
             batch_size=None,
             zero_copy_batch=True,
@@ -295,7 +292,7 @@ class _Ray:
     def ordered_summaries(self, table: "Dataset", by: str, rows: int, job: Job) -> Iterable[bytes]:
         """Run a job on sorted buckets of equal ranges of a uniform column. Ray's own sort samples
         the table first, and is far slower."""
-        found = _by_bucket(table, [by], rows, _Sorted(by, job), ranges=True)
+        found = _by_bucket(table, [by], rows, _with(_sorted, by, job), ranges=True)
         return [value for batch in _batches(found) for value in batch.column("summary").to_pylist()]
 
     def capped(
@@ -303,7 +300,7 @@ class _Ray:
     ) -> "Dataset":
         """Mark the first `cap` rows of each unit in the order of `by`, in buckets of whole
         units."""
-        return _by_bucket(table, [unit], rows, _Marked(unit, by, cap, mark))
+        return _by_bucket(table, [unit], rows, _with(_marked, unit, by, cap, mark))
 
     def count(self, table: "Dataset") -> int:
         """Count the rows; of Parquet files Ray reads the metadata only."""
@@ -311,7 +308,7 @@ class _Ray:
 
     def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
         """Tell whether a value of a column occurs twice, by one shuffle of the column."""
-        found = _by_bucket(table, [column], rows, _Repeated(column))
+        found = _by_bucket(table, [column], rows, _with(_repeated, column))
         return any(pc.any(batch.column("repeated")).as_py() for batch in _batches(found))
 
 
@@ -340,7 +337,7 @@ def _by_bucket(
     buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
     # By a hash of the values, so that equal values are in one bucket; or by range, so that buckets
     # are in order.
-    marking = _Bucketed(tuple(columns), buckets, ranges)
+    marking = _with(_bucketed, tuple(columns), buckets, ranges)
     marked = table.map_batches(
         marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches)
     )
@@ -353,50 +350,39 @@ def _tries(method: Callable[..., Any]) -> dict[str, Any]:
     return TRIES if "ray_remote_args" in inspect.signature(method).parameters else {}
 
 
-@dataclass(frozen=True)
-class _OnTable:
+def _with(work: Callable[..., pa.Table], *first: Any) -> Callable[[pa.Table], pa.Table]:
+    """Return a function of a block with the first arguments given; it has the name that Ray asks
+    functions for."""
+    return update_wrapper(partial(work, *first), work)
+
+
+def _on_table(job: Job, table: pa.Table) -> pa.Table:
     """Run a job on a block."""
-
-    __name__: ClassVar[str] = "on_table"  # Ray asks functions for it
-
-    job: Job
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return pa.Table.from_batches(self.job(iter(table.to_batches())), self.job.schema)
+    return pa.Table.from_batches(job(iter(table.to_batches())), job.schema)
 
 
-@dataclass(frozen=True)
-class _Bucketed:
+def _bucketed(columns: Sequence[str], buckets: int, ranges: bool, table: pa.Table) -> pa.Table:
     """Add to each row the number of its bucket."""
+    place = _bucket_of([table.column(name) for name in columns], buckets, ranges)
+    return table.append_column(BUCKET, pa.array(place.astype(np.int32)))
 
-    __name__: ClassVar[str] = "bucketed"  # Ray asks functions for it
 
-    columns: tuple[str, ...]
-    buckets: int
-    ranges: bool
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return table.append_column(
-            BUCKET,
-            pa.array(self._of([table.column(name) for name in self.columns]).astype(np.int32)),
-        )
-
-    def _of(self, columns: list[pa.ChunkedArray]) -> NDArray[np.integer]:
-        if self.ranges:
-            (values,) = columns
-            place: NDArray[np.float64] = np.floor(
-                (values.to_numpy() / 2.0**64 + 0.5) * self.buckets
-            )
-            return np.minimum(place.astype(np.int64), self.buckets - 1)
-        # Equal values must get equal hashes, also if one block has them as a dictionary and another
-        # does not.
-        plain = map(_plain, columns)
-        words = public_hash(
-            "bucket",
-            [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain],
-        )
-        found: NDArray[np.uint64] = words % np.uint64(self.buckets)
-        return found
+def _bucket_of(
+    columns: Sequence[pa.ChunkedArray], buckets: int, ranges: bool
+) -> NDArray[np.integer]:
+    if ranges:
+        (values,) = columns
+        place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * buckets)
+        return np.minimum(place.astype(np.int64), buckets - 1)
+    # Equal values must get equal hashes, also if one block has them as a dictionary and another
+    # does not.
+    plain = map(_plain, columns)
+    words = public_hash(
+        "bucket",
+        [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain],
+    )
+    found: NDArray[np.uint64] = words % np.uint64(buckets)
+    return found
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -406,104 +392,61 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     )
 
 
-@dataclass(frozen=True)
-class _Sorted:
+def _sorted(by: str, job: Job, table: pa.Table) -> pa.Table:
     """Sort a bucket, and run a job on it."""
-
-    __name__: ClassVar[str] = "sorted"  # Ray asks functions for it
-
-    by: str
-    job: Job
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return _OnTable(self.job)(table.sort_by(self.by))
+    return _on_table(job, table.sort_by(by))
 
 
-@dataclass(frozen=True)
-class _Widened:
+def _widened(schema: pa.Schema, table: pa.Table) -> pa.Table:
     """Add the missing columns of a schema, as nulls."""
-
-    __name__: ClassVar[str] = "widened"  # Ray asks functions for it
-
-    schema: pa.Schema
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        columns = [
-            (
-                table.column(f.name).cast(f.type)
-                if f.name in table.column_names
-                else pa.nulls(len(table), f.type)
-            )
-            for f in self.schema
-        ]
-        return pa.table(columns, schema=self.schema)
+    columns = [
+        (
+            table.column(f.name).cast(f.type)
+            if f.name in table.column_names
+            else pa.nulls(len(table), f.type)
+        )
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
-@dataclass(frozen=True)
-class _Joined:
+def _joined(on: Sequence[str], more: str, table: pa.Table) -> pa.Table:
     """Join a bucket that holds the rows of both tables: those without and those with a value in
     column `more`."""
-
-    __name__: ClassVar[str] = "joined"  # Ray asks functions for it
-
-    on: tuple[str, ...]
-    more: str
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        other = pc.is_valid(table.column(self.more))
-        rows, said = table.filter(pc.invert(other)).drop_columns([BUCKET]), table.filter(other)
-        place = pc.index_in(self._names(rows), value_set=self._names(said).combine_chunks())
-        rows = rows.set_column(
-            rows.column_names.index(self.more), self.more, said.column(self.more).take(place)
-        )
-        return rows.filter(pc.is_valid(place))
-
-    def _names(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the key of each row: the column, or the text of several columns with their
-        lengths, so that different keys differ."""
-        columns = [_plain(table.column(name)) for name in self.on]
-        if len(columns) == 1:
-            return columns[0]
-        text = [pc.cast(c, pa.large_string()) for c in columns]
-        lengths = [pc.cast(pc.binary_length(c), pa.large_string()) for c in text]
-        return pc.binary_join_element_wise(
-            *(part for pair in zip(lengths, text, strict=True) for part in pair), ":"
-        )
+    other = pc.is_valid(table.column(more))
+    rows, said = table.filter(pc.invert(other)).drop_columns([BUCKET]), table.filter(other)
+    place = pc.index_in(_keys(rows, on), value_set=_keys(said, on).combine_chunks())
+    rows = rows.set_column(rows.column_names.index(more), more, said.column(more).take(place))
+    return rows.filter(pc.is_valid(place))
 
 
-@dataclass(frozen=True)
-class _Repeated:
+def _keys(table: pa.Table, on: Sequence[str]) -> pa.ChunkedArray:
+    """Return the key of each row: the column, or the text of several columns with their lengths, so
+    that different keys differ."""
+    columns = [_plain(table.column(name)) for name in on]
+    if len(columns) == 1:
+        return columns[0]
+    text = [pc.cast(c, pa.large_string()) for c in columns]
+    lengths = [pc.cast(pc.binary_length(c), pa.large_string()) for c in text]
+    return pc.binary_join_element_wise(
+        *(part for pair in zip(lengths, text, strict=True) for part in pair), ":"
+    )
+
+
+def _repeated(column: str, table: pa.Table) -> pa.Table:
     """Tell whether a bucket has a value twice."""
-
-    __name__: ClassVar[str] = "repeated"  # Ray asks functions for it
-
-    column: str
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return pa.table(
-            {"repeated": [pc.count_distinct(table.column(self.column)).as_py() < len(table)]}
-        )
+    return pa.table({"repeated": [pc.count_distinct(table.column(column)).as_py() < len(table)]})
 
 
-@dataclass(frozen=True)
-class _Marked:
+def _marked(unit: str, by: str, cap: int, mark: str, table: pa.Table) -> pa.Table:
     """Mark the rows of each unit that are within the cap."""
+    from labeldp.custody._run import keep_within_cap
 
-    __name__: ClassVar[str] = "marked"  # Ray asks functions for it
-
-    unit: str
-    by: str
-    cap: int
-    mark: str
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        from labeldp.custody._run import keep_within_cap
-
-        units = pc.rank(_plain(table.column(self.unit)), tiebreaker="dense").to_numpy()
-        # Undo `sortable`: every engine keeps the rows of a unit with the smallest unsigned words.
-        words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)
-        kept = keep_within_cap(units, words, self.cap)
-        return table.drop_columns([BUCKET]).append_column(self.mark, pa.array(kept))
+    units = pc.rank(_plain(table.column(unit)), tiebreaker="dense").to_numpy()
+    # Undo `sortable`: every engine keeps the rows of a unit with the smallest unsigned words.
+    words = table.column(by).to_numpy().view(np.uint64) ^ np.uint64(1 << 63)
+    kept = keep_within_cap(units, words, cap)
+    return table.drop_columns([BUCKET]).append_column(mark, pa.array(kept))
 
 
 @contextmanager
@@ -520,16 +463,10 @@ def _in_order(table: "Dataset") -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Replace Ray's errors, which have a worker's traceback and may quote data, by messages of our
-    own."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
-            yield
-    except Exception as error:
-        if not _is_of_ray(error):
-            raise
-        raise _told(error) from None
+    """Replace Ray's errors by messages of our own."""
+    with warnings.catch_warnings(), plain_errors(_is_of_ray, _told, "Ray"):
+        warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
+        yield
 
 
 def _is_of_ray(error: BaseException) -> bool:
@@ -538,14 +475,10 @@ def _is_of_ray(error: BaseException) -> bool:
     return type(error).__module__.startswith("ray")
 
 
-def _told(error: BaseException) -> LabelDPError:
+def _told(error: BaseException) -> LabelDPError | None:
     cause: BaseException | None = error
     # Ray wraps a worker's error, sometimes more than once.
     while cause is not None and (_is_of_ray(cause) or not isinstance(cause, LabelDPError)):
         cause = getattr(cause, "cause", None) or cause.__cause__
-    if cause is not None:
-        return type(cause)(str(cause).partition("\n")[0])  # Ray adds lines of its own
-    return told_by_workers(str(error)) or ReleaseError(
-        f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call"
-        " picks up a charge that was made. Ray's own log says more."
-    )
+    # Ray adds lines of its own
+    return None if cause is None else type(cause)(str(cause).partition("\n")[0])

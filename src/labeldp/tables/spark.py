@@ -17,7 +17,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
+from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._place import Place
 from labeldp.tables._release import TableRelease, release_table
@@ -36,7 +36,7 @@ from labeldp.tables.engines._cluster import (
     Handle,
     Job,
     Shipment,
-    told_by_workers,
+    plain_errors,
 )
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.formats._parquet import is_other_format, root_of
@@ -423,31 +423,9 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Replace Spark's errors, which have a worker's traceback and may quote data, by messages of
-    our own."""
-    try:
-        yield
-    except Exception as error:
-        if not _is_of_spark(error):
-            raise
-        raise _told(error) from None
+def _plain_errors() -> AbstractContextManager[None]:
+    return plain_errors(_is_of_spark, lambda error: None, "Spark")
 
 
-def _is_of_spark(error: Exception) -> bool:
+def _is_of_spark(error: BaseException) -> bool:
     return type(error).__module__.startswith(("pyspark", "py4j"))
-
-
-def _told(error: Exception) -> LabelDPError:
-    text = str(error)
-    ours = told_by_workers(text)
-    if ours is not None:
-        return ours
-    # Only the name of the error condition, because the message may quote values.
-    condition = getattr(error, "getCondition", lambda: None)()
-    return ReleaseError(
-        "Expected Spark to finish, got"
-        f" {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published;"
-        " the same call picks up a charge that was made. Spark's own log says more."
-    )

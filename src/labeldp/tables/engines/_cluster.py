@@ -15,12 +15,12 @@ import copy
 import logging
 import pickle
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from labeldp.custody._draw import (
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
-from labeldp.laws._columns import LabelColumns
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
@@ -77,12 +76,10 @@ from labeldp.tables.formats._table import (
     Source,
     as_binary,
     check_own,
-    check_type,
-    columns_codec,
+    codec_of,
     draw_salt,
     evidence_width,
     is_text,
-    label_codec,
     row_ids,
 )
 
@@ -99,20 +96,6 @@ MISSING = re.compile(r"No module named '([\w.]+)'")
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
 Batches = Iterator[pa.RecordBatch]
-Method = TypeVar("Method", bound=Callable[..., Iterator[pa.RecordBatch]])
-
-
-class Job(Protocol):
-    """A function of the batches of one partition, which workers run."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the resulting batches."""
-        ...
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Process the batches of one partition."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +133,6 @@ class Handle(Protocol):
 
     def fetch(self) -> Shipment:
         """Return the shipment."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -218,8 +200,47 @@ class Drawing:
         return PartsSink(
             self.staging,
             lambda place: released_sink(place, work.shape, self.settings, self.metadata),
-            ".parquet",
         )
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """What workers run on the batches of one partition: a value that can be pickled.
+
+    An error of a job that returns summaries is a summary, too, so that the engine does not retry
+    the task.
+    """
+
+    work: Work
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the resulting batches; `SUMMARY` unless the job returns rows."""
+        return SUMMARY
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Process the batches of one partition."""
+        with scrubbed_errors():
+            if self.schema is not SUMMARY:
+                yield from self.run(regrouped(batches))
+                return
+            try:
+                found: list[object] = list(self.run(regrouped(batches)))
+            # The next attempt would fail alike. As a result it ends the task without a retry, and
+            # without the engine's traceback, which may quote data.
+            except InvalidInput as error:
+                found = [error]
+            yield pa.record_batch(
+                [pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY
+            )
+
+    @abstractmethod
+    def run(self, batches: Batches) -> Iterator[Any]:
+        """Process batches of about `ROWS` rows to summaries or batches of rows."""
+
+    def rows(self, batches: Batches) -> Batches:
+        """Give batches the table's columns and types."""
+        return (conformed(batch, self.work.shape.schema) for batch in batches)
 
 
 @dataclass(frozen=True)
@@ -261,62 +282,49 @@ class Cluster(Protocol):
 
     def schema(self, table: Table) -> pa.Schema:
         """Return the names and Arrow types of the columns."""
-        ...
 
     def files(self, table: Table) -> Sequence[str]:
         """List the paths of the files that a table is read from, as far as the engine knows
         them."""
-        ...
 
     def altered(self, table: Table) -> Mapping[str, str]:
         """Name the types of those columns that have another type once they were written and
         read."""
-        ...
 
     def read(self, files: Sequence[Place]) -> Table:
         """Read Parquet files that workers wrote, in this order if the engine keeps one."""
-        ...
 
     def select(self, table: Table, names: Sequence[str]) -> Table:
         """Select columns, so that only these are read."""
-        ...
 
     def joined(self, table: Table, other: Table, on: Sequence[str], more: str, rows: int) -> Table:
         """Add column `more` of another table to the rows that have the same values in the columns
         `on` (an inner join)."""
-        ...
 
     def ship(self, shipment: Shipment) -> AbstractContextManager[Handle]:
         """Send a shipment to the workers privately for a `with` block, and take it back
         afterwards."""
-        ...
 
     def summaries(self, table: Table, job: Job) -> Iterable[bytes]:
         """Run a job that returns summaries on every partition; return those of the attempts that
         count, in the order of partitions."""
-        ...
 
     def flow(self, table: Table, job: Job, schema: pa.Schema) -> Table:
         """Run a job that returns rows on every partition."""
-        ...
 
     def ordered_summaries(self, table: Table, by: str, rows: int, job: Job) -> Iterable[bytes]:
         """Run a job as `summaries`, on partitions by ranges of a uniformly distributed int64
         column, each sorted by it."""
-        ...
 
     def capped(self, table: Table, unit: str, by: str, cap: int, mark: str, rows: int) -> Table:
         """Add a column `mark`, which is true for the `cap` rows of each unit with the smallest
         values of `by`."""
-        ...
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
         """Tell whether any value of a column occurs twice."""
-        ...
 
     def count(self, table: Table) -> int:
         """Count the rows; called only for text ids."""
-        ...
 
 
 class ClusterEngine:
@@ -363,15 +371,15 @@ class ClusterEngine:
         self.types = {**self.written, **self._cluster.altered(self._table)}
         self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
         _check_columns(self._schema, spec.labels, spec.columns)
-        kinds = {label: self._schema.field(label).type for label in spec.labels}
-        for label, kind in kinds.items():
-            check_type(label, kind)
         layout = layout_of_paths(self._cluster.files(self._table))
         for label, classes in zip(spec.labels, spec.lists, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
-        if isinstance(spec.classes, LabelColumns):
-            return columns_codec(spec.classes, kinds.__getitem__, text_table=False)
-        return label_codec(spec.classes, spec.label, kinds[spec.label], text_table=False)
+        return codec_of(
+            spec.classes,
+            spec.label,
+            lambda name: self._schema.field(name).type,
+            text_table=False,
+        )
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
@@ -518,7 +526,10 @@ class ClusterPasses:
                 raise changed_input(self._cluster.fix) from None
         # A table is evaluated in each pass, and may differ (a source that changed, a random
         # function): then nothing is published.
-        run.check_pin(_check_of(found), self._cluster.fix)
+        rows, first, second = (
+            sum(column) for column in zip(*(part.check for part in found), strict=True)
+        )
+        run.check_pin((rows, first % 2**64, second % 2**64), self._cluster.fix)
         self._progress("draw", 1, 1)
         return OutputFacts(
             tuple(part for each in found for part in each.parts),
@@ -557,14 +568,6 @@ class ClusterPasses:
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
         return Work(self._pin.facts, self._spec, shape, handle, self._prior)
-
-
-def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
-    """Add up the sums of the second pass over all partitions, as `PassSums.check`."""
-    rows, first, second = (
-        sum(column) for column in zip(*(part.check for part in found), strict=True)
-    )
-    return rows, first % 2**64, second % 2**64
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
@@ -626,21 +629,6 @@ def _settings(shape: Shape) -> WriterSettings:
 # --------------------------------------------------------------------------------------------------
 
 
-def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
-    """Run a job that returns summaries. An error in the table is returned as a summary, so that the
-    engine does not retry the task."""
-    try:
-        with scrubbed_errors():
-            found: list[object] = list(job(batches))
-    # The next attempt would fail alike. As a result it ends the task without a retry, and without
-    # the engine's traceback, which may quote data.
-    except InvalidInput as error:
-        found = [error]
-    yield pa.record_batch(
-        [pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY
-    )
-
-
 @contextmanager
 def scrubbed_errors() -> Iterator[None]:
     """Replace unforeseen errors, whose text may quote data and is logged by engines, by one that
@@ -656,17 +644,6 @@ def scrubbed_errors() -> Iterator[None]:
         ) from None
 
 
-def scrubs_errors(job: Method) -> Method:
-    """Decorate a job so that `scrubbed_errors` removes data from its unforeseen errors."""
-
-    @wraps(job)
-    def run(self: object, batches: Batches) -> Batches:
-        with scrubbed_errors():
-            yield from job(self, batches)
-
-    return cast(Method, run)
-
-
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
     """Unpickle the summaries, in the order of partitions; raise an error that a worker returned."""
     # safe: written by this release's workers, not read from a file
@@ -674,6 +651,33 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
     if error := next((each for each in found if isinstance(each, LabelDPError)), None):
         raise error
     return found
+
+
+@contextmanager
+def plain_errors(
+    is_of_engine: Callable[[BaseException], bool],
+    told: Callable[[BaseException], LabelDPError | None],
+    engine: str,
+) -> Iterator[None]:
+    """Replace an engine's errors, which have a worker's traceback and may quote data, by messages
+    of our own: what `told` or the worker says, or the name of the error."""
+    try:
+        yield
+    except Exception as error:
+        if not is_of_engine(error):
+            raise
+        # Only the name of the error condition, because the message may quote values.
+        condition = getattr(error, "getCondition", lambda: None)()
+        raise (
+            told(error)
+            or told_by_workers(str(error))
+            or ReleaseError(
+                f"Expected {engine} to finish, got"
+                f" {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was"
+                f" published; the same call picks up a charge that was made. {engine}'s own log"
+                " says more."
+            )
+        ) from None
 
 
 def told_by_workers(text: str) -> LabelDPError | None:
@@ -699,19 +703,13 @@ def told_by_workers(text: str) -> LabelDPError | None:
 
 
 @dataclass(frozen=True)
-class PinJob:
+class PinJob(Job):
     """Run the first pass on one partition: check every row and add it to the sums, and that the
     second pass can write here."""
 
-    schema: ClassVar[pa.Schema] = SUMMARY
-
-    work: Work
     out: Place
 
-    def __call__(self, batches: Batches) -> Batches:
-        return summarised(self._run, batches)
-
-    def _run(self, batches: Batches) -> Iterator[FirstSummary]:
+    def run(self, batches: Batches) -> Iterator[FirstSummary]:
         work, shipment = self.work, self.work.fetch()
         # Before the charge: this process may have other disks than the driver, or another user.
         if not can_work_on(self.out):
@@ -721,8 +719,8 @@ class PinJob:
                 " same user, or a place in a store."
             )
         first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
-        for batch in regrouped(batches):
-            facts = work.reader(conformed(batch, work.shape.schema), None)
+        for batch in self.rows(batches):
+            facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids, facts.units)
@@ -730,7 +728,7 @@ class PinJob:
 
 
 @dataclass(frozen=True)
-class AskJob:
+class AskJob(Job):
     """Run a model prior on one partition, between the passes, and store its answers. No label is
     present.
 
@@ -741,40 +739,32 @@ class AskJob:
     folder : AnswersFolder
     """
 
-    schema: ClassVar[pa.Schema] = SUMMARY
-
-    work: Work
     folder: AnswersFolder
 
-    def __call__(self, batches: Batches) -> Batches:
-        return summarised(self._run, batches)
-
-    def _run(self, batches: Batches) -> Iterator[Answers]:
+    def run(self, batches: Batches) -> Iterator[Answers]:
         yield write_answers(self._asked(batches), self.work.spec.ids, self.work.facts, self.folder)
 
     def _asked(self, batches: Batches) -> Iterator[tuple[Columns, NDArray[np.float64]]]:
         prior = self.work.prior
         assert prior is not None
-        for batch in regrouped(batches):
-            rows = conformed(batch, self.work.shape.schema)
+        for rows in self.rows(batches):
             yield rows, weights_of(prior, rows, None, self.work.facts.law.n_classes)
 
 
 @dataclass(frozen=True)
-class NameJob:
+class NameJob(Job):
     """Compute a keyed hash of each row's id, 12 bytes, in which repeats are searched."""
 
-    schema: ClassVar[pa.Schema] = pa.schema([(NAME, pa.binary())])
+    @property
+    def schema(self) -> pa.Schema:
+        """The hashes."""
+        return pa.schema([(NAME, pa.binary())])
 
-    work: Work
-
-    @scrubs_errors
-    def __call__(self, batches: Batches) -> Batches:
+    def run(self, batches: Batches) -> Batches:
         # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be
         # guessed.
         key = self.work.fetch().run_secrets(self.work.facts)[0].key("ids")
-        for batch in regrouped(batches):
-            rows = conformed(batch, self.work.shape.schema)
+        for rows in self.rows(batches):
             raw = (
                 id_blocks(row_ids(rows, self.work.spec.ids), key)
                 .templates()
@@ -785,45 +775,35 @@ class NameJob:
 
 
 @dataclass(frozen=True)
-class CapJob:
+class CapJob(Job):
     """Add to each row the secret word by which a unit's cap chooses rows."""
-
-    work: Work
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the input, and the word."""
         return self.work.shape.schema.append(pa.field(WORD, pa.int64()))
 
-    @scrubs_errors
-    def __call__(self, batches: Batches) -> Batches:
+    def run(self, batches: Batches) -> Batches:
         (secret,) = self.work.fetch().run_secrets(self.work.facts)
         ids, cap = secret.key("ids"), secret.key("unit-cap")
-        for batch in regrouped(batches):
-            rows = conformed(batch, self.work.shape.schema)
+        for rows in self.rows(batches):
             words = one_word(cap, id_blocks(row_ids(rows, self.work.spec.ids), ids))
             yield pa.record_batch([*rows.columns, sortable(words)], schema=self.schema)
 
 
 @dataclass(frozen=True)
-class DrawAndWriteJob:
+class DrawAndWriteJob(Job):
     """Run the second pass on one partition whose rows keep their order: draw and write it."""
 
-    schema: ClassVar[pa.Schema] = SUMMARY
-
-    work: Work
     drawing: Drawing
 
-    def __call__(self, batches: Batches) -> Batches:
-        return summarised(self._run, batches)
-
-    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+    def run(self, batches: Batches) -> Iterator[SecondSummary]:
         second, sink, dropped = self.drawing.second(self.work), self.drawing.sink(self.work), 0
         try:
-            for batch in regrouped(batches):
+            for batch in batches:
                 _, released, _ = _released(batch, self.work, self.drawing, second)
                 dropped += len(batch) - len(released)
-                _write(sink, released)
+                sink.write(released)
             yield SecondSummary(
                 _finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped
             )
@@ -832,7 +812,7 @@ class DrawAndWriteJob:
 
 
 @dataclass(frozen=True)
-class DrawJob:
+class DrawJob(Job):
     """Draw one partition whose rows will be shuffled: add to each row the word to sort by, and its
     addends to the sums.
 
@@ -840,7 +820,6 @@ class DrawJob:
     which `WriteJob` drops.
     """
 
-    work: Work
     drawing: Drawing
 
     @property
@@ -852,10 +831,9 @@ class DrawJob:
         ]
         return pa.schema([*self.work.shape.released(), *more])
 
-    @scrubs_errors
-    def __call__(self, batches: Batches) -> Batches:
+    def run(self, batches: Batches) -> Batches:
         second = self.drawing.second(self.work)
-        for batch in regrouped(batches):
+        for batch in batches:
             rows, released, drawn = _released(
                 batch, self.work, self.drawing, second, check_rows=True
             )
@@ -905,18 +883,12 @@ class DrawJob:
 
 
 @dataclass(frozen=True)
-class WriteJob:
+class WriteJob(Job):
     """Write one partition of drawn rows, which are sorted by their words."""
 
-    schema: ClassVar[pa.Schema] = SUMMARY
-
-    work: Work
     drawing: Drawing
 
-    def __call__(self, batches: Batches) -> Batches:
-        return summarised(self._run, batches)
-
-    def _run(self, batches: Batches) -> Iterator[SecondSummary]:
+    def run(self, batches: Batches) -> Iterator[SecondSummary]:
         sink, sums, rows, dropped, first = (
             self.drawing.sink(self.work),
             np.zeros(2, np.uint64),
@@ -926,7 +898,7 @@ class WriteJob:
         )
         schema = self.work.shape.released().append(pa.field(DRAWN, pa.int64()))
         try:
-            for batch in regrouped(batches):
+            for batch in batches:
                 for i, name in enumerate(CHECK):
                     sums[i : i + 1] += (
                         batch.column(name)
@@ -940,17 +912,12 @@ class WriteJob:
                 kept = batch.filter(batch.column(KEPT))
                 dropped += stands_for - len(kept)
                 first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
-                _write(sink, conformed(kept, schema))
+                sink.write(conformed(kept, schema))
             yield SecondSummary(
                 _finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0
             )
         finally:
             sink.abort()
-
-
-def _write(sink: PartsSink, rows: pa.RecordBatch) -> None:
-    if len(rows):
-        sink.write(rows)
 
 
 def _finished(sink: PartsSink) -> tuple[Part, ...]:
@@ -964,25 +931,20 @@ def regrouped(batches: Batches) -> Batches:
     """Join the small batches of engines into batches of about `ROWS` rows, since each costs a fixed
     time."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
+    for batch in filter(len, batches):
         waiting.append(batch)
-        rows += len(batch)
-        if rows >= ROWS:
-            yield from _joined(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield from _joined(waiting)
+        if sum(map(len, waiting)) >= ROWS:
+            yield from _one(waiting)
+            waiting = []
+    if waiting:
+        yield from _one(waiting)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Join batches into one, or into several if their text exceeds 2 GB."""
-    filled = [batch for batch in batches if len(batch)]
-    return (
-        filled
-        if len(filled) == 1
-        else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
-    )
+    if len(batches) == 1:
+        return batches
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
 def _released(

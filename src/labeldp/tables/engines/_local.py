@@ -6,22 +6,20 @@ The first pass pins the rows, the second draws and writes them.
 """
 
 import functools
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp import _validate
 from labeldp._files import private_file
-from labeldp._hash import public_hash
 from labeldp.custody._draw import Ids, filtered
 from labeldp.custody._encode import declare, infers
 from labeldp.custody._stream import TableDraw, TablePin, changed_input, repeated_rows
@@ -39,6 +37,7 @@ from labeldp.tables._priors import (
     OpenPrior,
     OpenTable,
     kept_weights,
+    weight_columns,
     weights_of,
     write_answers,
 )
@@ -69,16 +68,15 @@ from labeldp.tables.formats._table import (
     Columns,
     LabelCodec,
     PartsSink,
-    Readable,
     Source,
     check_columns,
     check_type,
-    columns_codec,
+    codec_of,
     distinct_labels,
     draw_salt,
     drawn_words,
+    evidence_width,
     id_column,
-    label_codec,
     needs_evidence,
     row_ids,
 )
@@ -161,36 +159,11 @@ class Reader:
         n_classes = len(self.codec.classes)
         if self.answered:
             return kept_weights(batch.column(WEIGHTS), n_classes)
-        return (
-            _prior(batch, self.spec.prior_columns)
-            if self.prior is None
-            else weights_of(self.prior, batch, start, n_classes)
-        )
-
-
-def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] | None:
-    if not names:
-        return None
-    weights = np.column_stack([_number_column(batch, name) for name in names])
-    # here, before the charge, also for laws that ignore the prior
-    if not np.all((weights >= 0) & (weights < np.inf)):
-        raise InvalidInput(
-            f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}, got"
-            " others. Mend those rows."
-        )
-    return weights
-
-
-def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
-    try:
-        return np.asarray(
-            pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidInput(
-            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a"
-            " weight for every class."
-        ) from None
+        if self.prior is not None:
+            return weights_of(self.prior, batch, start, n_classes)
+        # here, before the charge, also for laws that ignore the prior
+        names = self.spec.prior_columns
+        return weight_columns(batch, names) if names else None
 
 
 Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
@@ -300,8 +273,6 @@ class LocalEngine:
         check_raw(
             self.files, spec.labels, ledger if self.files.text else None, except_dataset=dataset
         )
-        for label in spec.labels:
-            check_type(label, self.files.type_of(label))
         self.earlier = passed_on(self.files, spec.labels)
         codec = declared_codec(self.files, spec.label, spec.classes)
         listed = (
@@ -327,17 +298,16 @@ class LocalEngine:
         return LocalPasses(self.files, Reader(spec, codec, prior), pin, self._progress)
 
 
-def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
+def declared_codec(table: Source, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """Make the codec of the declared classes, or with "infer" of those in the column."""
-    if isinstance(classes, LabelColumns):
-        return columns_codec(classes, table.type_of, text_table=table.text)
-    kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
+        kind = table.type_of(label)
+        check_type(label, kind)
         known = declare(
             distinct_labels((batch.column(label) for batch in table.batches([label])), kind)
         )
-    return label_codec(known, label, kind, text_table=table.text)
+    return codec_of(known, label, table.type_of, text_table=table.text)
 
 
 class LocalPasses:
@@ -419,12 +389,11 @@ class LocalPasses:
         spec = self._spec
         # Batches become row groups of the output, so from here on their sizes must not depend on
         # the raw labels.
-        self._source.plan(self._reader.codec.releasing(facts.law), facts.evidence_bytes)
+        self._source.plan(self._reader.codec.releasing(facts.law), evidence_width(facts.law))
         text = to_json(facts.shared, indent=None)
         sink = PartsSink(
             staging,
             lambda place: self._source.sink(place, text),
-            staging.suffix,
             ordered=not spec.ids,
         )
         read = (
@@ -450,18 +419,21 @@ class LocalPasses:
         rows = 0
         for released, words in ahead(drawn, depth=GROUP_BATCHES):
             rows += released.num_rows
-            if not released.num_rows:
-                continue
             if shuffle is None or words is None:
                 sink.write(released)
-            else:
+            elif released.num_rows:
                 shuffle.scatter(released, words)
         # If the input has changed since the first pass, nothing is published.
         run.check_pin()
         # The output is in the order of secret words, so that it does not reveal the order of the
         # input.
         if shuffle is not None:
-            self._gather(shuffle, sink, rows)
+            done = 0
+            # `ahead` reads and sorts a bucket while the one before is compressed.
+            for released in ahead(shuffle.gather()):
+                sink.write(released)
+                done += released.num_rows
+                self._progress("write", done, rows)
         return rows
 
     def _drawn(
@@ -488,14 +460,6 @@ class LocalPasses:
                 words,
             )
             rows += len(batch)
-
-    def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
-        done = 0
-        # `ahead` reads and sorts a bucket while the one before is compressed.
-        for released in ahead(shuffle.gather()):
-            sink.write(released)
-            done += released.num_rows
-            self._progress("write", done, rows)
 
     def _batches(self, phase: str, batches: Iterator[Batch]) -> Iterator[Batch]:
         done = 0
@@ -538,7 +502,8 @@ class AnswersReader:
         if self._by_id is None:
             rows = self._next(n)
             if len(rows) == n and all(
-                _equal(id_column(batch, name), id_column(rows, name)) for name in self._ids
+                pa.array(id_column(batch, name)).equals(pa.array(id_column(rows, name)))
+                for name in self._ids
             ):
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
@@ -568,27 +533,8 @@ class AnswersReader:
     def _looked_up(self) -> OpenTable:
         whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
         keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
-        words = public_hash("prior", keys)
-        order = np.argsort(words, kind="stable")
-        taken = tuple(key.take(pa.array(order)) for key in keys)
-        return OpenTable(
-            self._ids,
-            {"table": ""},
-            words[order],
-            taken,
-            kept_weights(whole.column(WEIGHTS), self._n_classes)[order],
-            "error",
-        )
-
-
-def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.Array) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return (
-            isinstance(one, np.ndarray)
-            and isinstance(other, np.ndarray)
-            and np.array_equal(one, other)
-        )
-    return bool(one.equals(other))
+        weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
+        return OpenTable.sorted(self._ids, {"table": ""}, keys, weights)[0]
 
 
 # The shuffle: rows in the order of secret words
@@ -691,49 +637,19 @@ def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
 Item = TypeVar("Item")
 
 
-class _End:
-    """The end of an iterator, with the error that it raised, if any."""
-
-    def __init__(self, error: BaseException | None = None):
-        self.error = error
-
-
 def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
     """Iterate over `source` in order while a thread computes up to `depth` + 1 items in advance.
 
     It is faster if computing an item releases Python's lock, as Arrow's readers do. If the consumer
     stops, the thread ends, too.
     """
-    items: queue.Queue[Item | _End] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def put(item: Item | _End) -> bool:
-        while not stop.is_set():
-            try:
-                # A time limit, to notice that the consumer has stopped.
-                items.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
+    end: Any = object()
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(next, source, end) for _ in range(depth + 1))
         try:
-            for item in source:
-                if not put(item):
-                    return
-            put(_End())
-        except BaseException as error:
-            put(_End(error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := items.get(), _End):
-            yield item
-        if item.error is not None:
-            raise item.error
-    finally:
-        # Also if the consumer raised: after a failed release no thread may go on reading labels.
-        stop.set()
-        thread.join()
+            while (item := coming.popleft().result()) is not end:
+                coming.append(thread.submit(next, source, end))
+                yield item
+        finally:
+            # Also if the consumer raised: after a failed release no thread may go on reading.
+            thread.shutdown(cancel_futures=True)

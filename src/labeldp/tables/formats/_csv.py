@@ -22,8 +22,8 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.tables._place import HashedFile, Place, reading
-from labeldp.tables.formats._table import Batch, Source
+from labeldp.tables._place import Place, reading
+from labeldp.tables.formats._table import Batch, Sink, Source
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEADER_LIMIT = 1 << 24
@@ -45,7 +45,7 @@ class CsvSource(Source):
     text = True
 
     def __init__(self, path: Path | Place):
-        self.path = Place.of(path)
+        self.path, self.files = Place.of(path), (self,)
         self.delimiter = delimiter_of(self.path)
         with reading(self.path):
             self._header = _read_header(self.path)
@@ -67,8 +67,8 @@ class CsvSource(Source):
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             for text in whole_records(stream):
-                if self.all_utf8 and not _is_utf8(text):
-                    raise not_utf8(self.path.name)
+                if self.all_utf8:
+                    _as_text(pa.array([text]), self.path.name)
                 # Before Arrow reads it: a field that another reader parses differently could be
                 # another label there.
                 if fault := dialect_fault(text, self.delimiter):
@@ -171,45 +171,32 @@ class CsvBatch(Batch):
 
     def column(self, name: str) -> pa.Array:
         """Return the fields of a column as UTF-8 text."""
-        try:
-            return self.raw(name).cast(pa.string())
-        except pa.ArrowInvalid:
-            raise not_utf8(f"column {name!r}") from None
+        return _as_text(self.raw(name), f"column {name!r}")
 
     def raw(self, name: str) -> pa.Array:
         """Return the fields of a column as bytes in any encoding."""
         return self.rows.column(name).fill_null(b"")
 
 
-def not_utf8(where: str) -> InvalidInput:
-    """Make the error for bytes that are no text in UTF-8. It names no row: of a label's column that
-    would tell of the row's label."""
-    return InvalidInput(
-        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is"
-        " Latin-1: iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
-    )
-
-
-def _is_utf8(field: bytes) -> bool:
+def _as_text(fields: pa.Array, where: str) -> pa.Array:
+    """Convert bytes to text; the error names no row: of a label's column that would tell of the
+    row's label."""
     try:
-        field.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return fields.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise InvalidInput(
+            f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is"
+            " Latin-1: iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
+        ) from None
 
 
-class CsvSink:
+class CsvSink(Sink):
     """A writer of a text table."""
 
     def __init__(self, path: Path | Place, header: bytes, line_end: bytes):
-        self._file, self._line_end = HashedFile(path), line_end
+        super().__init__(path)
+        self._line_end = line_end
         self._file.write(header + line_end)
-        self.rows = 0
-
-    @property
-    def size(self) -> int:
-        """Number of bytes written so far."""
-        return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append the lines that `CsvSource.rewrite` made."""
@@ -222,10 +209,6 @@ class CsvSink:
     def close(self, more: Mapping[str, object] | None = None) -> str:
         """Finish the file, and return its SHA-256. `more` is ignored, since CSV has no metadata."""
         return self._file.finish()
-
-    def abort(self) -> None:
-        """Close an unfinished file."""
-        self._file.abandon()
 
 
 def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import getitem
@@ -31,14 +30,14 @@ from pyarrow.fs import FileType
 from labeldp import _validate
 from labeldp._files import path_text
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables._place import URI, HashedFile, Place, reading
+from labeldp.tables._place import URI, Place, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._table import (
     BATCH_BYTES,
     Batch,
     LabelCodec,
-    Readable,
     Shape,
+    Sink,
     Source,
     row_number,
 )
@@ -73,13 +72,13 @@ class ParquetSource(Source):
     """
 
     def __init__(self, path: Path | Place):
-        self.path = Place.of(path)
-        self._row_bytes = 0
+        self.path, self.files = Place.of(path), (self,)
+        self._row_bytes, self._labels = 0, tuple[str, ...]()
         with reading(self.path):
             # Before the schema is read, so that a replacement of the file after this moment is
             # noticed.
             self._stamp = self.path.stamp
-            file = self._opened()
+            file = self._open()
         with file:
             # pandas, for one, stores the values of an index there
             found = file.schema_arrow.remove_metadata()
@@ -96,10 +95,6 @@ class ParquetSource(Source):
             )
 
     def _open(self) -> pq.ParquetFile:
-        with reading(self.path):
-            return self._opened()
-
-    def _opened(self) -> pq.ParquetFile:
         try:
             # requests to a store are slow, so the columns of a row group are fetched together
             if self.path.local is None:
@@ -124,13 +119,12 @@ class ParquetSource(Source):
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Iterate over the rows in order, in batches of about 8 MiB."""
-        for batch in self.record_batches(columns):
-            yield Batch(batch)
+        return map(Batch, self.record_batches(columns))
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows as Arrow batches, with columns in the file's order."""
         self._check_unchanged()
-        with self._open() as file:
+        with reading(self.path), self._open() as file:
             size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
             wanted = None if columns is None else list(columns)
             for group in self._groups(file):
@@ -153,7 +147,10 @@ class ParquetSource(Source):
             # checked first.
             except (pa.ArrowInvalid, OSError) as error:
                 self._check_unchanged()
-                raise _damaged(self.path, error) from None
+                raise InvalidInput(
+                    f"Expected a whole Parquet file, got a damaged one: {self.path}"
+                    f" ({type(error).__name__} while reading). Write it again."
+                ) from None
             if batch is None:
                 return
             kinds = pa.schema([self.schema.field(name) for name in batch.schema.names])
@@ -175,8 +172,8 @@ class ParquetSource(Source):
         # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must
         # not depend on raw labels.
         if not self._row_bytes:
-            public = [name for name in self.names if name not in self._planned]
-            with self._open() as file:
+            public = [name for name in self.names if name not in self._labels]
+            with reading(self.path), self._open() as file:
                 found = (
                     self._read(file.iter_batches(PROBE, row_groups=group, columns=public))
                     for group in self._groups(file)
@@ -189,7 +186,7 @@ class ParquetSource(Source):
         """Prepare the output as `Source.plan`; from then on the size of batches does not depend on
         the label column."""
         super().plan(codec, evidence_bytes)
-        self._row_bytes = 0
+        self._row_bytes, self._labels = 0, codec.columns
 
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
         """Open a new Parquet file with the input's compression and the shared facts in its
@@ -197,25 +194,20 @@ class ParquetSource(Source):
         return released_sink(path, self.shape, self.settings, facts)
 
 
-class ParquetSink:
+class ParquetSink(Sink):
     """A writer of a Parquet file, in row groups of bounded size."""
 
     def __init__(
         self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""
     ):
-        self._file = HashedFile(path)
+        super().__init__(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
         # pyarrow would write the Arrow schema now, with its metadata. The facts include a digest of
         # all rows, so `close` writes both.
         self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
         self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = self.rows = 0
-
-    @property
-    def size(self) -> int:
-        """Number of bytes written so far, without the row group in memory."""
-        return self._file.size
+        self._rows = self._bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, and write a full row group."""
@@ -258,7 +250,7 @@ class ParquetSink:
 
     def abort(self) -> None:
         """Close an unfinished file."""
-        self._file.abandon()
+        super().abort()
         self._writer.close()
 
 
@@ -397,33 +389,16 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
     width = {"BOOLEAN": 0, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}.get(
         column.physical_type
     )
-    if width is None:
-        return True
-    return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
-
-
-def _damaged(path: Place, error: Exception) -> InvalidInput:
-    return InvalidInput(
-        f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while"
-        " reading). Write it again."
-    )
+    return width is None or bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
 
 
 # Many files
 # --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a data set, and the folder above them."""
-
-    root: Place
-    files: tuple[Place, ...]
-
-
-def files_of(where: Place | Sequence[Place]) -> Files:
-    """List the files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or
-    a list, sorted by path.
+def files_of(where: Place | Sequence[Place]) -> tuple[Place, Sequence[Place]]:
+    """Find the folder above a data set, and its files, sorted by path: those of a folder, a pattern
+    ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list.
 
     Files and folders whose names begin with "." or "_" are skipped, as by other readers, except
     partitions ("_day=1").
@@ -454,7 +429,7 @@ def files_of(where: Place | Sequence[Place]) -> Files:
         raise InvalidInput(
             "Expected different files, got one twice, by two names or a link. Name each file once."
         )
-    return Files(root, tuple(found))
+    return root, found
 
 
 def _file_of(place: Place) -> object:
@@ -497,36 +472,28 @@ class DatasetSource(Source):
 
     Parameters
     ----------
-    files : Files
+    root : Place
+    files : sequence of Place
     """
 
-    def __init__(self, files: Files):
-        self.path = files.root
-        self._files = _opened(files.files)
-        self._keys, self._partitions = _partitions(files)
+    def __init__(self, root: Place, files: Sequence[Place]):
+        self.path = root
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+            self.files: Sequence[ParquetSource] = list(pool.map(ParquetSource, files))
+        self._keys, self._partitions = _partitions(root, files)
         self.partition_keys = tuple(self._keys.names)
-        self.schema = _common_schema(self._files, self._keys)
-        kinds = {name: {file.types[name] for file in self._files} for name in self.first.names}
+        self.schema = _common_schema(self.files, self._keys)
+        kinds = {name: {file.types[name] for file in self.files} for name in self.files[0].names}
         self.types = {name: " or ".join(sorted(found)) for name, found in kinds.items()}
-        self.extent = sum(file.extent for file in self._files)
-        self.layout = tuple(file.below(files.root) for file in files.files)
-
-    @property
-    def files(self) -> tuple[ParquetSource, ...]:
-        """The files, in order."""
-        return tuple(self._files)
-
-    @property
-    def first(self) -> ParquetSource:
-        """The first file."""
-        return self._files[0]
+        self.extent = sum(file.extent for file in self.files)
+        self.layout = tuple(file.below(root) for file in files)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Iterate over the rows, file by file in the order of their paths."""
         wanted = [name for name in self.names if columns is None or name in columns]
         schema = pa.schema([self.schema.field(name) for name in wanted])
         inside = [name for name in wanted if name not in self.partition_keys]
-        for file, values in zip(self._files, self._partitions, strict=True):
+        for file, values in zip(self.files, self._partitions, strict=True):
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
                 found |= {
@@ -539,40 +506,33 @@ class DatasetSource(Source):
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
         """Prepare every file for output; see `Source.plan`."""
         super().plan(codec, evidence_bytes)
-        for file in self._files:
+        for file in self.files:
             file.plan(codec, evidence_bytes)
 
     def sink(self, path: Path | Place, facts: str) -> ParquetSink:
         """Open a new Parquet file, with the compression of the first file that has rows."""
         # An empty file has no column chunks, so no compression.
-        like = next((file for file in self._files if file.extent), self._files[0])
+        like = next((file for file in self.files if file.extent), self.files[0])
         return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
 
-def _opened(files: Sequence[Place]) -> list[ParquetSource]:
-    if files[0].local is not None:
-        return [ParquetSource(file) for file in files]
-    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-        return list(pool.map(ParquetSource, files))
-
-
-def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
+def _partitions(
+    root: Place, files: Sequence[Place]
+) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
     """Read the partitions' keys from the names of folders: their schema, and their values for each
     file."""
-    folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
+    folders = ["/".join(file.below(root)[:-1]) for file in files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
     options = ds.FileSystemFactoryOptions(
         partitioning=ds.HivePartitioning.discover(),
-        partition_base_dir=files.root.path,
+        partition_base_dir=root.path,
         exclude_invalid_files=False,
     )
     # Arrow infers the types of the keys from all files at once, so that "1" in one folder and "a"
     # in another are text in both.
-    paths = [file.path for file in files.files]
-    factory = ds.FileSystemDatasetFactory(
-        files.root.filesystem, paths, ds.ParquetFileFormat(), options
-    )
+    paths = [file.path for file in files]
+    factory = ds.FileSystemDatasetFactory(root.filesystem, paths, ds.ParquetFileFormat(), options)
     try:
         whole = factory.finish(factory.inspect())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -584,7 +544,7 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
     values = [by_path[path] for path in paths]
     keys = {name for found in values for name in found}
     schema = pa.schema([field for field in whole.schema if field.name in keys])
-    for file, found in zip(files.files, values, strict=True):
+    for file, found in zip(files, values, strict=True):
         if set(found) != set(schema.names):
             missing = _validate.quoted(sorted(set(schema.names) - set(found)))
             raise InvalidInput(
@@ -606,20 +566,14 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
         if name in types:
             raise _in_both(repr(name))
     for file in files[1:]:
-        for field in file.schema:
-            if types.get(field.name) != field.type:
-                known = types.get(field.name, "no such column")
+        theirs = {field.name: field.type for field in file.schema}
+        for name in {**theirs, **types}:
+            here, there = (each.get(name, "no such column") for each in (theirs, types))
+            if here != there:
                 raise InvalidInput(
-                    f"Expected the same columns in all files, got {field.name!r} of type"
-                    f" {field.type} in {file.path}, and {known} in {first.path}. Write them with"
-                    " one schema."
+                    f"Expected the same columns in all files, got {name!r} of type {here} in"
+                    f" {file.path}, and {there} in {first.path}. Write them with one schema."
                 )
-        if len(file.names) < len(types):
-            missing = _validate.quoted(name for name in types if name not in file.names)
-            raise InvalidInput(
-                f"Expected the same columns in all files, got {file.path} without {missing}. Write"
-                " them with one schema."
-            )
     nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
     return pa.schema(
         [*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys]
@@ -677,25 +631,20 @@ def open_table(where: Any) -> Source:
         It has another format, or its content does not fit its suffix.
     """
     if isinstance(where, list):
-        return DatasetSource(files_of([Place.of(each) for each in where]))
+        return DatasetSource(*files_of([Place.of(each) for each in where]))
     place = Place.of(where)
-    try:
+    with reading(place):
         found = place.info
         if found.type == FileType.Directory or (
             "*" in place.path and found.type == FileType.NotFound
         ):
-            return DatasetSource(files_of(place))
+            return DatasetSource(*files_of(place))
         kind = _kind(place)
         if not found.is_file:
-            raise ReleaseError(f"Expected an existing file, got {place}. Check the path.")
+            raise FileNotFoundError
         if found.size == 0:
             raise InvalidInput(f"Expected a table, got an empty file: {place.name}.")
         return kind(place)
-    except OSError as error:
-        raise ReleaseError(
-            f"Expected a file that can be read, got {place}"
-            f" ({error.strerror or type(error).__name__})."
-        ) from None
 
 
 def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
@@ -711,15 +660,11 @@ def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
 def table_name(table: Source) -> str:
     """Return a table's default name in the ledger: its file's or folder's name without the suffix
     of a format."""
-    name = table.path.name
-    return (
-        table.path.stem
-        if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
-        else name
-    )
+    one = not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
+    return PurePosixPath(table.path.path).stem if one else table.path.name
 
 
-def row_name(table: Readable, row: int) -> str:
+def row_name(table: Source, row: int) -> str:
     """Return a row's name for messages: its position from 1, and of a text table also its line."""
     return table.row_name(row) if isinstance(table, CsvSource) else row_number(row)
 
@@ -817,8 +762,7 @@ def check_layout(
 
 def check_ending(out: Path) -> None:
     """Refuse an output whose suffix is of neither Parquet nor CSV."""
-    if out.suffix.lower() not in FORMATS:
-        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
+    _kind(Place.of(out))
 
 
 def is_parquet(path: Path) -> bool:

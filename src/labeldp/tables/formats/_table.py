@@ -36,7 +36,7 @@ from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Grid, Law
 from labeldp.laws._columns import LabelColumns
-from labeldp.tables._place import Part, Place, Staging
+from labeldp.tables._place import HashedFile, Part, Place, Staging
 
 EVIDENCE = "__evidence"
 OWN = "__labeldp"
@@ -58,43 +58,17 @@ class Columns(Protocol):
         """Return a column."""
 
 
-class Rows(Protocol):
-    """Consecutive rows of a `Readable`."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    @property
-    def extent(self) -> int:
-        """The size of the rows, in the units of `Readable.extent`."""
-
-    def column(self, name: str) -> pa.Array:
-        """Return a column; as text if the format is text."""
-
-
-class Readable(Protocol):
-    """Rows with named columns that can be read more than once: a table, or arrays of one length."""
-
-    path: Place
-    text: bool  # True if every value is text, as in CSV
-    extent: int  # size, for progress bars
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-
-    def type_of(self, name: str) -> pa.DataType:
-        """Return a column's type."""
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-        """Iterate over the rows in order, with these columns only (None: all)."""
-
-
 class Source(ABC):
-    """A table of one file or many that can be released; a `Readable`.
+    """A table of one file or many, which can be read more than once.
 
     Attributes
     ----------
+    text : bool
+        True if every value is text, as in CSV.
+    files : sequence of Source
+        The files, in order.
+    extent : int
+        Its size, for progress bars.
     schema : pyarrow.Schema
         The schema of the columns as `Batch.raw` returns them.
     types : mapping of column to type
@@ -103,13 +77,13 @@ class Source(ABC):
 
     text = False
     path: Place
+    files: "Sequence[Source]"
     extent: int
     schema: pa.Schema
     types: Mapping[str, str]
     shape: "Shape"  # the shape of released batches; set by `plan`
     # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
     all_utf8 = False
-    _planned: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -130,7 +104,7 @@ class Source(ABC):
 
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
-        self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.columns
+        self.shape = Shape(self.schema, codec, evidence_bytes)
 
     def rewrite(
         self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
@@ -242,7 +216,7 @@ def plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def check_columns(source: Readable, names: Sequence[str], *, known: str = "") -> None:
+def check_columns(source: Source, names: Sequence[str], *, known: str = "") -> None:
     """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where
     names come from that no user gave."""
     for name in names:
@@ -296,12 +270,22 @@ class LabelCodec:
         The column's name, for messages.
     column_type : pyarrow.DataType
         The type of the column, also after `decode`.
+
+    Attributes
+    ----------
+    columns, column_types : tuple
+        The names of the label columns, one or several that are drawn together, and the type of
+        each, also after `decoded`.
     """
+
+    columns: tuple[str, ...]
+    column_types: tuple[pa.DataType, ...]
 
     def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType):
         self.classes = tuple(classes)
         self.column = column
         self.column_type = column_type
+        self.columns, self.column_types = (column,), (column_type,)
         kind = value_type(column_type)
         # Text classes are compared as large_string, for columns of any of Arrow's text types.
         self._values = pa.array(
@@ -316,16 +300,6 @@ class LabelCodec:
                     f"Expected at most {room + 1} classes in column {column!r} of type"
                     f" {column_type}, got {len(classes)}. Cast it."
                 )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the label columns: one, or several that are drawn together."""
-        return (self.column,)
-
-    @property
-    def column_types(self) -> tuple[pa.DataType, ...]:
-        """The type of each label column, also after `decoded`."""
-        return (self.column_type,)
 
     def read(self, batch: Columns) -> NDArray[np.int32]:
         """Encode the labels of a batch; see `encode`."""
@@ -441,6 +415,7 @@ class GridCodec(LabelCodec):
         fine = types.is_integer(kind) and any(isinstance(point, float) for point in grid)
         self.column, self.classes = column, grid
         self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
+        self.columns, self.column_types = (column,), (self.column_type,)
         self._values = _stored(
             [str(point) for point in grid] if text_table else list(grid), self.column_type, column
         )
@@ -451,6 +426,7 @@ class GridCodec(LabelCodec):
         made, text = copy(self), is_text(self.column_type)
         numbers = law.released(self.classes)
         made.column_type = self.column_type if text else pa.float64()
+        made.column_types = (made.column_type,)
         made._values = pa.array(
             [str(number) for number in numbers] if text else list(numbers), made.column_type
         )
@@ -487,15 +463,8 @@ class ColumnsCodec(LabelCodec):
     def __init__(self, codecs: Sequence[LabelCodec]):
         self.codecs = tuple(codecs)
         self.classes = LabelColumns({codec.column: codec.classes for codec in self.codecs})
-        self.column = self.classes.name
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(codec.column for codec in self.codecs)
-
-    @property
-    def column_types(self) -> tuple[pa.DataType, ...]:
-        return tuple(codec.column_type for codec in self.codecs)
+        self.column, self.columns = self.classes.name, self.classes.names
+        self.column_types = tuple(codec.column_type for codec in self.codecs)
 
     def read(self, batch: Columns) -> NDArray[np.int32]:
         return cast(LabelColumns, self.classes).codes([codec.read(batch) for codec in self.codecs])
@@ -542,6 +511,7 @@ def label_codec(
     text_table : bool
         As of `parse_classes`.
     """
+    check_type(column, column_type)
     if isinstance(classes, Grid):
         return GridCodec(classes, column, column_type, text_table=text_table)
     return LabelCodec(
@@ -549,10 +519,17 @@ def label_codec(
     )
 
 
-def columns_codec(
-    classes: LabelColumns, type_of: Callable[[str], pa.DataType], *, text_table: bool
-) -> ColumnsCodec:
-    """Make the codec of several declared label columns, whose types a function returns by name."""
+def codec_of(
+    classes: Sequence[object],
+    label: str,
+    type_of: Callable[[str], pa.DataType],
+    *,
+    text_table: bool,
+) -> LabelCodec:
+    """Make the codec of a declared label column, or of several, whose types a function returns by
+    name."""
+    if not isinstance(classes, LabelColumns):
+        return label_codec(classes, label, type_of(label), text_table=text_table)
     listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
     return ColumnsCodec(
         [label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed]
@@ -592,14 +569,13 @@ def check_type(column: str, column_type: pa.DataType) -> None:
     """Refuse a label column whose type is none of integers, text, booleans, floats, and
     dictionaries of these."""
     kind, types = value_type(column_type), pa.types
-    good = (
+    if not (
         types.is_integer(kind)
         or types.is_boolean(kind)
         or types.is_float32(kind)
         or types.is_float64(kind)
         or is_text(kind)
-    )
-    if not good:
+    ):
         raise InvalidInput(
             f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of"
             f" type {column_type}. Cast it."
@@ -623,7 +599,7 @@ def parse_classes(
     kind = value_type(column_type)
     values: tuple[object, ...]
     if text_table:
-        values = tuple("" if c is None else _text(c) for c in classes)
+        values = tuple("" if c is None else str(c) for c in classes)
     else:
         values = tuple(None if c is None else _parse(c, kind, column) for c in classes)
     # A column of 32-bit floats rounds the declared values, so that two classes could become one.
@@ -636,31 +612,20 @@ def parse_classes(
     return values
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
 def _parse(value: object, kind: pa.DataType, column: str) -> object:
     if is_text(kind):
-        return _text(value)
+        return str(value)
     try:
-        parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
+        parsed: object = (
+            TRUTH[str(value).strip().lower()] if pa.types.is_boolean(kind) else _number(value, kind)
+        )
         pa.scalar(parsed, kind)  # raises if it is out of the type's range
-    except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
+    except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowInvalid):
         raise ClassMismatch(
             f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare"
             " values of that type."
         ) from None
     return parsed
-
-
-def _truth(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    found = TRUTH.get(str(value).strip().lower())
-    if found is None:
-        raise ValueError
-    return found
 
 
 def _number(value: object, kind: pa.DataType) -> float | int:
@@ -695,13 +660,8 @@ def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
     """Read a column of ids or units, of integers (as NumPy) or text (as Arrow); refuse empty
     values."""
     column = plain(batch.column(name))
-    kind = pa.types
-    text = (
-        kind.is_string(column.type)
-        or kind.is_large_string(column.type)
-        or kind.is_string_view(column.type)
-    )
-    if not (text or kind.is_integer(column.type)):
+    text = is_text(column.type)
+    if not (text or pa.types.is_integer(column.type)):
         raise InvalidInput(
             f"Expected ids and units of whole numbers or text, got column {name!r} of type"
             f" {column.type}. Cast it."
@@ -884,26 +844,35 @@ def row_words(batch: Columns, names: Sequence[str]) -> NDArray[np.uint64]:
 # --------------------------------------------------------------------------------------------------
 
 
-class Sink(Protocol):
-    """A writer of one file."""
+class Sink(ABC):
+    """A writer of one file.
 
-    @property
-    def rows(self) -> int:
-        """Number of rows so far."""
+    Attributes
+    ----------
+    rows : int
+        Number of rows so far.
+    """
+
+    def __init__(self, path: Path | Place):
+        self._file, self.rows = HashedFile(path), 0
 
     @property
     def size(self) -> int:
         """Number of bytes written so far, without rows in memory."""
+        return self._file.size
 
+    @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows that `Source.rewrite` made."""
 
+    @abstractmethod
     def close(self, more: Mapping[str, object] | None = None) -> str:
         """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its
         metadata, if the format has any."""
 
     def abort(self) -> None:
         """Close an unfinished file; no effect after `close`."""
+        self._file.abandon()
 
 
 class PartsSink:
@@ -917,18 +886,14 @@ class PartsSink:
         With `single`, there is one file.
     make : function
         Opens a sink at a place.
-    suffix : str
-        Suffix of the files.
     ordered : bool
         True if rows have no ids, so that the digest of drawn rows depends on their order. False by
         default.
     """
 
-    def __init__(
-        self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False
-    ):
+    def __init__(self, staging: Staging, make: Callable[[Place], Sink], *, ordered: bool = False):
         self.parts: list[Part] = []
-        self._staging, self._make, self._suffix = staging, make, suffix
+        self._staging, self._make = staging, make
         # Large enough for fast reading, small enough to be written again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
         self._open: tuple[str, Sink] | None = None
@@ -939,13 +904,10 @@ class PartsSink:
         """Number of rows so far."""
         return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
 
-    @property
-    def size(self) -> int:
-        """Number of bytes written so far, without rows in memory."""
-        return sum(part.size for part in self.parts) + (self._open[1].size if self._open else 0)
-
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, and finish a file that is large enough."""
+        """Append rows, if any, and finish a file that is large enough."""
+        if not len(rows):
+            return
         sink = self._current()
         if DRAWN in rows.schema.names:
             self._drawn.update(rows.column(DRAWN).to_numpy(zero_copy_only=False).view(np.uint64))
@@ -956,7 +918,7 @@ class PartsSink:
 
     def _current(self) -> Sink:
         if self._open is None:
-            place = self._staging.new_file(self._suffix)
+            place = self._staging.new_file()
             self._open = place.name, self._make(place)
         return self._open[1]
 
@@ -988,13 +950,6 @@ class PartsSink:
 # --------------------------------------------------------------------------------------------------
 
 
-class RawColumns(Protocol):
-    """Rows that give access to columns by name, as they are in the file."""
-
-    def raw(self, name: str) -> pa.Array:
-        """Return a column."""
-
-
 class ArrowDigest:
     """SHA-256 of named columns, computed batch by batch. It does not depend on the sizes of
     batches.
@@ -1005,7 +960,7 @@ class ArrowDigest:
     def __init__(self, schema: pa.Schema, names: tuple[str, ...]):
         self._columns = {name: _ColumnDigest(schema.field(name).type) for name in names}
 
-    def update(self, batch: RawColumns) -> None:
+    def update(self, batch: Batch) -> None:
         """Add the next rows."""
         for name, state in self._columns.items():
             state.update(batch.raw(name))
