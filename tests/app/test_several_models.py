@@ -70,7 +70,7 @@ def test_a_kill_while_it_is_written_leaves_no_half(
     facts = json.loads((folder / "model.json").read_text())
     for name in ("format", "kind", "digests"):  # are written anew
         facts.pop(name)
-    fitted = [(each.model.estimator, {}) for each in load_models(folder)]  # type: ignore[attr-defined]
+    fitted = [(each.model.estimator, {}) for each in load_models(folder)]
     out, stale = tmp_path / "new", tmp_path / ".new.labeldp"
     monkeypatch.setattr(models.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
     with pytest.raises(OSError, match="killed"):

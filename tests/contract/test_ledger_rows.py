@@ -137,7 +137,7 @@ def test_rows_under_two_data_set_names_are_warned_of_before_the_charge(
     with pytest.raises(
         LabelDPWarning, match=r"data sets 'clicks' \(999 of them\), 'copy' \(999 of them\), with"
     ):
-        charge(ledger, ids[1:], dataset="fourth")  # type: ignore[index]
+        charge(ledger, ids[1:], dataset="fourth")
     assert ledger.verify() == []
 
 

@@ -109,7 +109,7 @@ def test_a_stopped_training_ends_as_an_undisturbed_one(name: str, tmp_path: Path
     "recipe",
     [
         Recipe(epochs=4, rate=np.float64(0.01)),
-        Recipe(epochs=np.int64(4), rate=np.float32(0.01), weight_decay=np.float64(0.01)),  # type: ignore[arg-type]
+        Recipe(epochs=np.int64(4), rate=np.float32(0.01), weight_decay=np.float64(0.01)),
         Recipe(epochs=4, schedule=lambda progress: 1 + np.cos(np.pi * progress)),
         Recipe(epochs=4, consistency=Consistency(strong=None, weight=np.float64(0.5))),
     ],

@@ -2,7 +2,6 @@
 """TorchClassifier: what it takes, what it learns and spends, what it refuses before anything is
 drawn, and where it works."""
 
-import doctest
 import functools
 import math
 import subprocess
@@ -31,9 +30,7 @@ from labeldp.deep import (
     posterior_loss,
     with_evidence,
 )
-from labeldp.deep import _estimator as estimator
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
-from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
 
 K, N = 4, 1200
@@ -133,15 +130,6 @@ def test_every_way_of_learning_finds_the_classes(data, settings):
     assert len(model.history_) == len(model.stages_) and not model.module_.training
     assert all(weight.requires_grad for weight in model.module_.parameters())
     assert math.isinf(model.privacy_.epsilon) and not model.privacy_.secure  # the noise has a seed
-
-
-def test_one_stage_is_the_default(data):
-    model = classifier().fit(*data)
-    assert [stage.name for stage in model.stages_] == ["stage-1"] and len(model.history_) == 1
-
-
-def test_the_example_runs():
-    assert doctest.testmod(estimator).failed == 0
 
 
 def test_inputs_of_every_kind_give_the_same_model(data):
@@ -351,16 +339,6 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
         classifier(class_prior=HistogramPrior(0.1)).fit_likelihood(X, noisy_of(y).log_likelihood())
 
 
-def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
-    X, y = data
-    model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(
-        X, y, unit=np.arange(N) // 3
-    )
-    assert model.noisy_labels_.evidenced.sum() == 2 * N // 3
-    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {4.0}
-    assert model.score(X, y) > 0.85 and model.estimated_accuracy_ is not None
-
-
 def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
     X, y = data[0][:200], data[1][:200]
     numbers = np.arange(200)
@@ -392,15 +370,6 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
         fit("people", ids=frame["visit"], unit=frame["ward"])
     with pytest.raises(ldp.BudgetExceeded):
         fit("people", ids=frame["visit"], unit=frame["ward"].to_numpy(), unit_name="person")
-
-
-def test_ids_name_the_rows(data):
-    X, y = data
-    ids = np.array([f"row-{i}" for i in range(N)])
-    noisy = (
-        classifier(recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, y, ids=ids).noisy_labels_
-    )
-    assert noisy.explicit_ids and noisy.ids.tolist() == ids.tolist()
 
 
 # With scikit-learn, and without
@@ -640,20 +609,6 @@ def test_what_is_refused_is_not_charged(data, tmp_path, name):
     assert ledger.spent("people", "label") == 0
 
 
-def test_no_message_shows_a_label(data):
-    X, _ = data
-    with pytest.raises(ldp.InvalidInput) as error:
-        classifier().fit(X, np.full(N, "sentinel-label"))
-    assert "sentinel" not in str(error.value)
-    with pytest.warns(ldp.DomainLeakWarning):
-        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(
-            X, data[1]
-        )
-    assert model.privacy_.except_for == "which classes occur"
-    with pytest.raises(ldp.InvalidInput, match="classes that a label can have, got none"):
-        classifier(classes=None).fit(X, data[1])
-
-
 def test_likelihoods_are_checked(data):
     X, y = data
     table = noisy_of(y).log_likelihood()
@@ -812,7 +767,10 @@ def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_ma
 ):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    norm = lambda k: torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))  # noqa: E731
+
+    def norm(k):
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
+
     model = classifier(norm, noise=None, ledger=ledger, dataset="people", n_stages=stages)
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
         model.fit(X, y, unit=np.arange(N) % units)
@@ -871,51 +829,6 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     items.names = order
     with pytest.raises(ldp.InvalidInput, match="order"):
         classifier().fit(matched, noisy)
-
-
-def test_a_dataset_that_changes_its_order_during_training_stops_it(data):
-    X, y = data
-    items = Swapped(X, 10**9)
-
-    def swap(epoch):
-        items.after = 0
-
-    with pytest.raises(ldp.InvalidInput, match="order or content"):
-        classifier(progress=swap).fit(items, y)
-
-
-def test_random_transforms_are_not_taken_for_a_change_of_order(data):
-    X, y = data
-
-    class Random(Items):
-        def __getitem__(self, i):
-            return torch.from_numpy(self.X[i]) + 0.01 * torch.rand(K)
-
-    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
-        assert classifier().fit(Random(X), y, ids=np.arange(N)).score(X, y) > 0.85
-    with (
-        pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"),
-        pytest.raises(ldp.InvalidInput, match="Expected ids="),
-    ):
-        classifier().fit(Random(X), y)  # a repeat of this fit could not be recognised
-
-
-def test_held_out_progress_tells_noisy_figures_only(data):
-    X, y = data
-    told = []
-    model = classifier(n_stages=2, validation_fraction=0.2, progress=told.append).fit(X, y)
-    assert [epoch for stage in model.history_ for epoch in stage] == told
-    assert all(epoch.held_out < 0 for epoch in told)
-
-
-def test_a_score_on_rows_that_were_learned_from_warns(data):
-    X, y = data
-    model = classifier(validation_fraction=0.2, law="subset", n_stages=1).fit(X, y)
-    noisy = model.noisy_labels_
-    with pytest.warns(SeenRowsWarning, match="The model has learned from"):
-        model.score(X, noisy)
-    (unseen,) = (block.rows for block in noisy.blocks if block.stage == "validation")
-    assert model.score(X[unseen], noisy[unseen]) == pytest.approx(model.estimated_accuracy_.value)
 
 
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):

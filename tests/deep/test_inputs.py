@@ -27,7 +27,6 @@ from labeldp.deep import (
     train,
     with_evidence,
 )
-from labeldp.deep import _inputs as inputs
 from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
@@ -119,13 +118,6 @@ def test_kinds_are_kept_whole_or_streamed():
     assert several.asked == len(ROWS)
 
 
-def test_memory_is_shared_with_an_array_that_must_not_be_written():
-    array = np.zeros((4, 2), np.float32)
-    array.flags.writeable = False
-    found = as_inputs(array)
-    assert found.tensor.data_ptr() == array.__array_interface__["data"][0]
-
-
 def test_features_choose_x():
     found = as_inputs(Items(), features=lambda item: item[0] * 2)
     torch.testing.assert_close(next(found.batches(ROWS)), 2 * X[ROWS[0]])
@@ -134,26 +126,6 @@ def test_features_choose_x():
     torch.testing.assert_close(next(data.batches(ROWS)), X[ROWS[0]])
     with pytest.raises(ldp.InvalidInput, match="features="):
         Streamed(mappings)
-
-
-def test_what_does_not_fit_stays_where_it_is(monkeypatch):
-    """A device of which little is free: the loop sends batches one by one."""
-    monkeypatch.setattr(inputs, "_room", lambda device: 4 * X.numel())
-    elsewhere = as_inputs(X).on("meta")
-    assert elsewhere.tensor.device.type == "cpu"
-    torch.testing.assert_close(next(elsewhere.batches(ROWS)), X[ROWS[0]])
-    monkeypatch.setattr(inputs, "_room", lambda device: 8 * X.numel())
-    assert as_inputs(X).on("meta").tensor.device.type == "meta"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("room", [0, 1 << 30])
-def test_a_gpu_gives_the_same_rows_either_way(room, monkeypatch):
-    monkeypatch.setattr(inputs, "_room", lambda device: room)
-    found = as_inputs(X).on("cuda")
-    assert found.tensor.device.type == ("cuda" if room else "cpu")
-    for rows, batch in zip(ROWS, found.batches(ROWS), strict=True):
-        torch.testing.assert_close(batch.to("cuda", non_blocking=True).cpu(), X[rows])
 
 
 class Stream(IterableDataset):
@@ -212,37 +184,11 @@ def test_items_that_make_no_tensor_are_refused_with_what_to_do():
             list(Streamed(data, watch=False).batches(ROWS))
 
 
-class Turning(Items):
-    """Its order changes when it is told."""
-
-    shift = 0
-
-    def __getitem__(self, i):
-        return self.x[(i + self.shift) % N], 0
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_that_changes_its_order_stops_the_training(workers):
-    data = Turning()
-    found = as_inputs(DataLoader(data, batch_size=8, num_workers=workers))
-    assert len(list(found.batches(ROWS))) == 3
-    data.shift = 1
-    with pytest.raises(ldp.InvalidInput, match="order or content has changed"):
-        list(found.batches(torch.arange(N).split(30)))
-
-
 class Noisy(Items):
     """A random transform: the same item differs from itself."""
 
     def __getitem__(self, i):
         return self.x[i] + torch.rand(2), 0
-
-
-def test_random_transforms_are_not_taken_for_a_change_of_order():
-    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
-        found = as_inputs(Noisy())
-    assert torch.cat(list(found.batches(torch.arange(N).split(40)))).shape == (N, 2)
-    as_inputs(Noisy(), watch=False)  # as for predictions: nothing is said
 
 
 class Shuffled(Noisy):

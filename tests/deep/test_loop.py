@@ -16,8 +16,6 @@ import labeldp as ldp
 from labeldp.deep import (
     Consistency,
     augment,
-    debias_weights,
-    debiased_loss,
     evidence_of,
     likelihood_loss,
     posterior_loss,
@@ -70,12 +68,6 @@ def test_nets_learn_the_truth_from_noise(name):
     net = fitted(RECIPES[name], x, evidence_of(noisy, form="compact"))
     assert not net.training
     assert accuracy(net, x, labels) > 0.88  # the best possible is about 0.95
-
-
-def test_debiased_weights_train_too():
-    x, labels, noisy = problem()
-    recipe = Recipe(2, 128, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd")
-    assert accuracy(fitted(recipe, x, debias_weights(noisy)), x, labels) > 0.85
 
 
 def test_a_seed_gives_the_same_weights_and_another_others():
@@ -328,13 +320,6 @@ def test_a_class_that_does_not_occur_is_not_won_back():
         ]
         for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
             assert torch.equal(first, second)
-
-
-def test_a_training_that_loses_nothing_is_the_same_to_the_bit():
-    x, _, noisy = problem()
-    nets = [fitted(QUICK, x, evidence_of(noisy), win_back=each) for each in (False, True)]
-    for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
-        assert torch.equal(first, second)
 
 
 def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):

@@ -409,7 +409,7 @@ def test_options_of_a_net_may_be_numbers_of_numpy() -> None:
     """The facts of a model are JSON, and are written after the charge."""
     options = NetOptions(
         epochs=np.int64(2), batch_size=np.int32(8), rate=np.float32(0.5), nets=np.int64(2)
-    )  # type: ignore[arg-type]
+    )
     assert (
         json.dumps([options.epochs, options.batch_size, options.rate, options.nets])
         == "[2, 8, 0.5, 2]"

@@ -23,7 +23,7 @@ from labeldp.learn._data import MAX_CATEGORIES
 
 def read_back(inputs: ColumnInputs) -> ColumnInputs:
     """As a model's folder gives them."""
-    return inputs_from_dict(json.loads(json.dumps(inputs.to_dict(), allow_nan=False)))  # type: ignore[return-value]
+    return inputs_from_dict(json.loads(json.dumps(inputs.to_dict(), allow_nan=False)))
 
 
 def test_numbers_are_standardised_and_categories_spread() -> None:
@@ -146,7 +146,7 @@ def test_text_of_a_typed_table_is_times_or_categories() -> None:
         ("year", "late", "none", "chosen"), "category"
     )
     assert [*kinds] == rows.table.column_names
-    written = learn_columns(Rows(True, day=["2024-01-01", "", "2024-01-02", "1969-12-31"]), ["day"])  # type: ignore[arg-type]
+    written = learn_columns(Rows(True, day=["2024-01-01", "", "2024-01-02", "1969-12-31"]), ["day"])
     values = [value for batch in rows.batches() for value in inputs.read(batch)["day"].to_pylist()]
     assert written.columns == inputs.columns[:1] and values == [
         1704067200.0,
@@ -169,7 +169,7 @@ def test_a_time_is_the_same_number_in_every_type() -> None:
     assert {values[0].as_py() for values in inputs.read(pa.record_batch(columns)).columns} == {
         1704153600.0
     }
-    assert learn_columns(Rows(False, **columns), list(columns)).names == list(columns)  # type: ignore[arg-type]
+    assert learn_columns(Rows(False, **columns), list(columns)).names == list(columns)
     lasting = ColumnInputs((Column("d", "time"), Column("t", "time")))
     rows = pa.record_batch(
         {"d": pa.array([1500], pa.duration("ms")), "t": pa.array([90], pa.time32("s"))}

@@ -39,13 +39,6 @@ def test_uniform_prior_takes_subset_selection() -> None:
     assert AutoLaw(10, 1.0).information() == pytest.approx(0.1224, abs=5e-5)
 
 
-def test_equal_scores_go_to_the_first_law() -> None:
-    """At K = 2 all but the constant are randomized response; at a large epsilon subset selection of
-    size 1 is."""
-    assert (AutoLaw(2, 1.0).prepare(np.array([[1.0, 1.0], [9.0, 1.0]]))["choice"] == RR).all()
-    assert int(AutoLaw(4, 6.0).side_row()["choice"]) == RR
-
-
 def random_priors(k: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return np.concatenate(
@@ -130,28 +123,6 @@ def test_the_choice_tells_most(k: int, epsilon: float) -> None:
             chosen >= least_of_row * best - 1e-9 * epsilon**2
         ).all() and chosen.sum() >= least * best.sum()
     assert set(choice) <= {RR, SPLIT, SUBSET}
-
-
-@pytest.mark.parametrize("k", [3, 4, 5, 6, 7, 8, 9, 10, 13, 26, 100, 1000])
-def test_without_a_prior_it_is_subset_selection(k: int) -> None:
-    """Or randomized response, which is subset selection of one class: a request without a prior
-    means the same in every version."""
-    for epsilon in (*EVERY_EPSILON, 0.1, 0.25, 0.5, 2.0, 4.0, 6.0, 40.0):
-        law = AutoLaw(k, epsilon)
-        assert int(law.side_row()["choice"]) == (
-            SUBSET if SubsetSelection(k, epsilon).set_size > 1 else RR
-        )
-
-
-def test_small_budgets_per_row_choose_rightly() -> None:
-    """An absolute grid of scores took randomized response for every prior here, and lost 96 % of
-    the information."""
-    for epsilon in (1e-6, 1e-4, 1e-3, 0.0017):
-        law = AutoLaw(100, epsilon)
-        assert law.information() == pytest.approx(
-            SubsetSelection(100, epsilon).information(), rel=1e-6
-        )
-        assert (law.prepare(random_priors(100))["choice"] != RR).all()
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0])

@@ -2,7 +2,6 @@
 """Properties of every law over K, epsilon and priors."""
 
 import contextlib
-import dataclasses
 import math
 from fractions import Fraction
 
@@ -149,15 +148,6 @@ def test_information_is_that_of_the_matrix(case: tuple[Law, list[float]]) -> Non
     )
 
 
-def test_information_of_many_priors_at_once() -> None:
-    priors = np.random.default_rng(0).dirichlet(np.ones(200), size=50)
-    for law in (RandomizedResponse(200, 1.0), RRWithPrior(200, 1.0), PriorSplit(200, 1.0)):
-        together = law.information(priors)
-        assert together.shape == (50,)
-        # whose set is drawn with the words of row 0 in both
-        assert together[0] == pytest.approx(law.information(priors[0]), rel=1e-9)
-
-
 @given(st.integers(2, 150), EPSILONS)
 def test_default_subset_size_has_the_most_information(k: int, epsilon: float) -> None:
     scores = (
@@ -228,12 +218,6 @@ def test_parameters_are_checked() -> None:
     ):
         with pytest.raises(InvalidInput):
             build()
-
-
-def test_epsilon_can_be_replaced() -> None:
-    assert dataclasses.replace(RRWithPrior(3, 1.0, (1.0, 2.0, 3.0)), epsilon=0.25) == RRWithPrior(
-        3, 0.25, (1.0, 2.0, 3.0)
-    )
 
 
 def test_exact_epsilon_of_plain_matrices() -> None:

@@ -310,58 +310,6 @@ def test_units_widen_standard_errors():
     assert "500 units, sandwich" in units.summary()
 
 
-def test_fits_do_not_depend_on_the_scale_of_columns_or_values():
-    X, y, _ = made("linear", 1000)
-    noisy = ldp.privatize(y, ldp.SubsetSelection(9, 3.0), classes=range(9), noise=SEED)
-    money = ldp.privatize(
-        y * 1e5,
-        ldp.SubsetSelection(9, 3.0),
-        classes=[1e5 * value for value in range(9)],
-        noise=SEED,
-    )
-    one, other = (
-        ldp.stats.regress(noisy, X, "linear"),
-        ldp.stats.regress(money, X * [1e6, 1] + [1e6, 0], "linear"),
-    )
-    assert abs(10 * other.params[1] - one.params[1]) < 5.5 * math.hypot(
-        one.bse[1], 10 * other.bse[1]
-    )
-    same = ldp.stats.regress(noisy, X * [1e6, 1] + [1e7, 0], "linear")
-    assert same.params[1] * 1e6 == pytest.approx(
-        one.params[1], rel=1e-5
-    ) and same.loglik == pytest.approx(one.loglik, abs=1e-6)
-    assert same.bse[1] * 1e6 == pytest.approx(one.bse[1], rel=1e-4)
-
-
-def test_the_order_of_numeric_classes_does_not_matter():
-    X, y, _ = made("poisson", 800)
-    law, order = ldp.RandomizedResponse(9, 5.0), [3, 1, 2, 0, 4, 8, 7, 6, 5]
-    noisy = ldp.privatize(y, law, classes=order, noise=SEED)
-    fit = ldp.stats.regress(noisy, X, "poisson")
-    place = np.argsort(order)
-    L = noisy.likelihood(dtype="float64")[:, place]
-    assert fit.loglik == pytest.approx(brute("poisson", fit.params, X, L), abs=1e-6)
-    # class 8 is 8 and more
-    assert fit.predict(X)[0, 5] == pytest.approx(
-        poisson.sf(7, math.exp(fit.params @ [1, *X[0]])), rel=1e-6
-    )
-
-
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_a_step_that_is_too_long_is_shortened_without_a_word():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=2000)
-    numbers = np.clip(np.round(5 + 2 * x + rng.normal(size=2000)), 0, 10)
-    noisy = ldp.privatize(
-        numbers,
-        ldp.Threshold(11, 50.0),
-        classes=ldp.Grid(0, 10, points=11),
-        noise=ldp.SeededNoise(0),
-    )
-    fit = ldp.stats.regress(noisy, x, "linear")
-    assert fit.converged and abs(fit.params[1] - 2) < 5.5 * fit.bse[1]
-
-
 def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     x = np.repeat([0.0, 1.0], 500)
     noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)

@@ -17,8 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from labeldp import InvalidInput
-from labeldp.deep import Recipe, augment, models, predict
-from labeldp.deep._consistency import nearest_rows
+from labeldp.deep import Recipe, augment, predict
 from labeldp.deep._inputs import as_inputs
 from labeldp.papers import tang2022 as ssl
 from labeldp.papers._ssl import _Pairs, byol_loss, nt_xent, scan_loss, self_label_loss
@@ -93,13 +92,6 @@ def test_nt_xent_is_the_equation():
     torch.testing.assert_close(nt_xent(5 * z, tau), nt_xent(z, tau))  # lengths do not count
 
 
-def test_nt_xent_by_hand():
-    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    # the partner, and two others at right angles
-    assert value(nt_xent(z, 1.0)) == pytest.approx(math.log(math.e + 2) - 1)
-    assert value(nt_xent(z[[0, 2]], 1.0)) == 0.0  # nobody else in the batch
-
-
 def test_byol_loss_is_the_equation_and_targets_get_no_gradient():
     p, z = rows(4, 3), rows(4, 3, seed=1)
     cosine = [
@@ -139,10 +131,6 @@ def test_self_labels_count_where_they_are_sure_and_clusters_weigh_the_same():
     none = torch.zeros(4, 3, requires_grad=True)
     self_label_loss(none).backward()
     assert value(self_label_loss(none)) == 0 and none.grad.abs().sum() == 0
-
-
-def test_half_precision_is_counted_in_full():
-    assert nt_xent(rows(4, 3).detach().bfloat16()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("loss", [nt_xent, scan_loss, self_label_loss, lambda z: byol_loss(z, z)])
@@ -227,15 +215,6 @@ def test_scan_finds_clusters_and_gives_their_probabilities(precision):
     assert len(np.unique(p.argmax(1))) == 4
     # as an embedder, its clusters are those of k-means
     assert k_means_purity(Embedder(found, precision=precision)(X), y, 4) > 0.97
-
-
-def test_neighbours_are_the_nearest_others():
-    angles = torch.tensor([0.0, 0.1, 0.3, 3.0, 3.2])
-    features = (
-        torch.stack((angles.cos(), angles.sin()), 1)
-        * torch.tensor([1.0, 5.0, 0.1, 2.0, 1.0])[:, None]
-    )
-    assert nearest_rows(features, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
 
 
 # What is given to the net
@@ -325,14 +304,6 @@ def test_an_average_is_given_back_where_the_recipe_asks_for_one():
         )
         assert found is not module and predict(found, X).shape == (60, 8)
         assert all(each.requires_grad for each in found.parameters())
-
-
-def test_heads_are_left_out():
-    features = ssl.without_head(models.SmallConvNet())
-    assert predict(features, torch.zeros(2, 1, 8, 8)).shape == (2, 128)
-    assert ssl.without_head(features) is features
-    with pytest.raises(InvalidInput, match="head, fc, classifier"):
-        ssl.without_head(mlp())
 
 
 def test_no_argument_could_take_labels():
