@@ -263,6 +263,22 @@ def test_uniform_numbers_are_uniform() -> None:
     assert stats.chisquare(counts).pvalue > FALSE_ALARM
 
 
+def test_how_many_words_are_taken_is_the_same_for_every_row_of_laplace_noise() -> None:
+    one = coins()
+    discrete_laplace(one, Fraction(1, 40))
+    assert one._next == 2 * (math.ceil(math.log2(64 * 40)) + 1)
+
+
+def test_seeded_noise_is_the_same_again() -> None:
+    """Kept draws: what one release drew from a seed, every later one draws."""
+    assert discrete_laplace(coins(5, 8), Fraction(1, 40)).tolist() == KEPT_LAPLACE
+    assert discrete_gaussian(coins(5, 8), Fraction(100)).tolist() == KEPT_GAUSSIAN
+
+
+KEPT_LAPLACE = [8, 35, -66, 13, 87, -13, -59, 6]
+KEPT_GAUSSIAN = [-4, -7, 8, 13, -6, 11, 3, 2]
+
+
 def test_noise_that_would_leave_64_bits_is_refused() -> None:
     assert np.abs(discrete_laplace(coins(n=100), Fraction(1, WIDEST))).max() > WIDEST
     assert np.abs(discrete_gaussian(coins(n=100), Fraction(WIDEST) ** 2)).max() > WIDEST

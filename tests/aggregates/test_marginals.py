@@ -2,6 +2,7 @@
 """Several tables of groups in one query: the law of its noise, its cost, and its way through the
 door."""
 
+import json
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from scipy import stats
 
 import labeldp as ldp
-from labeldp.aggregates import Aggregate, Histogram, Marginals, _gaussian
+from labeldp.aggregates import Aggregate, Histogram, Marginals, _gaussian, query_from_dict
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
@@ -135,6 +136,18 @@ def test_widths_that_leave_64_bits_are_refused() -> None:
 def test_what_is_no_query_is_refused(facts: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         Marginals(**({"n_classes": 3, "epsilon": 0.5, "n_groups": 11, "sizes": (4, 2, 5)} | facts))
+
+
+def test_json_form_is_read_back_and_kept() -> None:
+    text = (
+        '{"query":"marginals","n_classes":3,"epsilon":0.5,"n_groups":11,"mechanism":"laplace",'
+        '"delta":0.0,"sizes":[4,2,5]}'
+    )
+    assert (
+        query_from_dict(json.loads(text))
+        == QUERY
+        == query_from_dict(json.loads(json.dumps(QUERY.to_dict())))
+    )
 
 
 # Through the door

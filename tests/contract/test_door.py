@@ -174,18 +174,6 @@ def finish(ledger, labels=LABELS):
         )
 
 
-def test_a_crashed_fit_is_picked_up_with_the_same_partition_and_outputs(ledger):
-    crashed, part, noisy = crashed_run(ledger)
-    run, part_again, first, second = finish(ledger)
-    assert run.receipt.run_id == crashed.receipt.run_id and ledger.spent("d", "label") == 1.0
-    np.testing.assert_array_equal(part_again, part)
-    np.testing.assert_array_equal(outputs(first), outputs(noisy))
-    *_, second_again = finish(ledger)
-    np.testing.assert_array_equal(second_again.log_likelihood(), second.log_likelihood())
-    assert ledger.spent("d", "label") == 1.0
-    assert ldp.concat([first, second]).privacy.epsilon == 1.0
-
-
 @pytest.mark.parametrize("lost", ["labels", "folder", "neither"])
 def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost):
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite", budget=1.0)

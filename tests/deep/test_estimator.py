@@ -172,33 +172,6 @@ def test_named_classes_and_public_scores(data):
         model.score(X, names[y[:-1]])
 
 
-def test_random_state_never_drives_noise_or_partition(data):
-    X, y = data
-    net = functools.partial(Mlp, K, hidden=(8,))
-    first, second, again = (
-        classifier(net, random_state=seed, n_stages=1).fit(X, y) for seed in (0, 1, 0)
-    )
-    assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
-    assert not np.array_equal(first.predict_proba(X), second.predict_proba(X))
-    assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
-
-
-def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
-    net = SmallConvNet(K)
-    shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
-    for text in (repr(shown), str(shown)):
-        assert (
-            "module=SmallConvNet(...)" in text
-            and "epsilon=2.0" in text
-            and "Conv2d" not in text
-            and text.count("\n") < 3
-        )
-    assert shown.module is net
-    assert "module=perceptron)" in repr(
-        TorchClassifier(perceptron)
-    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
-
-
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
     X, y = data
     net = perceptron()
@@ -230,18 +203,6 @@ def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
     ):
         classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
     assert ledger.runs() == []
-
-
-def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
-    X, y = data
-    place = tmp_path / "ledger.db"
-    noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(K, 2.0), classes=range(K), dataset="d", ledger=place
-    )
-    for ledger in (str(place), place, ldp.Ledger(place)):
-        assert classifier(ledger=ledger, noise=None).fit(X, noisy).privacy_.evidence == "proven"
-    other = classifier(ledger=str(tmp_path / "other.db"), noise=None).fit(X, noisy)
-    assert other.privacy_.evidence == "not recorded"
 
 
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):

@@ -218,34 +218,6 @@ def test_items_that_name_themselves_are_checked_by_their_names(loaded):
         as_inputs(torch.zeros(3, 2), id_of=len)
 
 
-def test_positions_are_the_names_where_no_others_are_given():
-    tensors = TensorDataset(torch.zeros(N, 2), torch.arange(N).flip(0))
-    assert len(as_inputs(tensors, id_of=lambda item: N - 1 - int(item[1]))) == N
-    with pytest.raises(ldp.InvalidInput, match="id 0 at position 0"):
-        list(as_inputs(tensors, id_of=lambda item: int(item[1])).batches([torch.arange(2)]))
-
-
-class Backwards(Streamed):
-    """Reads each batch in the wrong order, as a faulty worker would."""
-
-    def __init__(self, dataset):
-        super().__init__(dataset)
-        items = self._items
-        self._items = type(
-            "Wrong",
-            (),
-            {
-                "__len__": lambda _: len(items),
-                "__getitems__": lambda _, rows: items.__getitems__(rows[::-1]),
-            },
-        )()
-
-
-def test_batches_in_another_order_are_refused():
-    with pytest.raises(ldp.InvalidInput, match="order that was asked for"):
-        list(Backwards(Items()).batches(ROWS))
-
-
 def evidence(n=N):
     labels = np.random.default_rng(0).integers(K, size=n)
     return ldp.privatize(labels, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))

@@ -26,7 +26,6 @@ from labeldp.laws import (
 )
 from labeldp.laws._exact import WORD, exp_floor, pack_sets
 from labeldp.laws._response import respond, respond_to_all, response_words
-from labeldp.laws._subset import best_size, uniform_information
 from labeldp.papers.malek2021 import Alibi
 from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords
@@ -146,17 +145,6 @@ def test_information_is_that_of_the_matrix(case: tuple[Law, list[float]]) -> Non
     assert law.information(prior) == pytest.approx(
         float(weights @ terms.sum(axis=1)), rel=1e-6, abs=1e-12
     )
-
-
-@given(st.integers(2, 150), EPSILONS)
-def test_default_subset_size_has_the_most_information(k: int, epsilon: float) -> None:
-    scores = (
-        [uniform_information(epsilon, k, d) for d in range(1, k)]
-        if epsilon > 1e-3
-        else [d * (k - d) for d in range(1, k)]
-    )
-    found = scores[best_size(epsilon, k) - 1]
-    assert found >= max(scores) * (1 - 1e-9) - 1e-15 or epsilon <= 1e-3
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 40.0, 700.0])

@@ -495,17 +495,6 @@ def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
     assert list(ldp.LabelDPRegressor(LinearRegression()).fit(X, ratings).grid_) == [1, 2, 3, 4, 5]
 
 
-def test_a_repeated_fit_costs_nothing(tmp_path: Any) -> None:
-    X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = ldp.LabelDPRegressor(
-        LinearRegression(), range=(0, 10), dataset="d", ledger=ledger, random_state=0
-    )
-    first = model.fit(X, y, ids=np.arange(300)).predict(X)
-    assert np.allclose(model.fit(X, y, ids=np.arange(300)).predict(X), first)
-    assert ledger.spent("d", "label") == 1.0
-
-
 # Refused before a charge
 # --------------------------------------------------------------------------------------------------
 

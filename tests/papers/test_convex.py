@@ -353,22 +353,6 @@ def test_the_second_moment_is_the_largest_there_is(law: ldp.Law) -> None:
     assert found == pytest.approx(second_moment(law), rel=1e-6)
 
 
-def test_the_second_moment_of_gaussian_vectors() -> None:
-    query = Histogram(4, 1.0, 1, "gaussian", 1e-5)
-    s = float(query.scale())
-    M = np.diag([1.0, 0, 0, 0]) + s * (np.eye(4) - 0.25)
-
-    def below(flat: np.ndarray) -> float:
-        g = flat.reshape(4, 4)
-        g = g / np.linalg.norm(g, axis=1, keepdims=True)
-        return -float(np.sum((M @ g) * g))
-
-    found = max(
-        -scipy_minimize(below, np.random.default_rng(seed).normal(size=16)).fun for seed in range(4)
-    )
-    assert found == pytest.approx(second_moment(query), rel=1e-6)
-
-
 def test_subset_selection_grows_with_the_classes_and_randomized_response_with_their_square() -> (
     None
 ):
@@ -443,18 +427,6 @@ def test_lower_bounds_of_empirical_and_population_risk() -> None:
     # 1
     problem = Problem("logistic", radius=0.5, norm=0.5**0.5)
     assert sco_lower_bound(n, 0.1, 0.0) < excess_risk(ldp.RandomizedResponse(2, 0.1), problem, n)
-
-
-def test_a_method_that_meets_the_empirical_bound_cannot_be_private() -> None:
-    """Proposition 13's table of two rows, by randomized response and the best end for each output:
-    above the bound."""
-    for epsilon in (0.2, 1.0, 3.0):
-        keep = math.exp(epsilon) / (math.exp(epsilon) + 1)
-        n, D = 2, 1.0
-        # w = D / (2 sqrt n) times the released signs: the mean loss is -(2 keep - 1) D / (2 sqrt
-        # n), the least one -D / (2 sqrt n)
-        excess = (1 - (2 * keep - 1)) * D / (2 * math.sqrt(n))
-        assert excess >= erm_lower_bound(n, epsilon)
 
 
 def test_theorem_17_with_the_range_of_the_loss() -> None:

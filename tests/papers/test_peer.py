@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chi2
+from scipy.stats import chi2
 from tests.aggregates.exact import report_law
 
 from labeldp.errors import InvalidInput
@@ -211,24 +211,6 @@ def test_large_clusters_take_seconds_and_more_users_hide_better() -> None:
     assert mechanism.epsilon(1000, 1e-6) == pytest.approx(
         mechanism.epsilon(1000, 1e-6, search="ends"), abs=2e-6
     )
-
-
-def test_pairs_that_are_worked_on_together_are_each_what_they_are_alone() -> None:
-    """In two blocks of numbers of true ones; against plain sums of scipy's binomials."""
-    n, flip, gain = 150, 0.2, math.exp(0.1)
-    laws = []
-    for m in range(77):
-        bits = np.convolve(
-            binom.pmf(np.arange(m + 1), m, 1 - flip), binom.pmf(np.arange(n - m + 1), n - m, flip)
-        )
-        laws.append(binom.pmf(np.arange(n + 1)[:, None], n, np.arange(n + 1) / n) @ bits)
-    pairs = list(ReportLaws(n, flip, 1.0).pairs(75))
-    assert len(pairs) == 75
-    for m, pair in enumerate(pairs):
-        truth = max(
-            np.maximum(laws[a] - gain * laws[b], 0.0).sum() for a, b in ((m, m + 1), (m + 1, m))
-        )
-        assert truth * (1 - 1e-11) <= pair.delta(0.1) <= truth + 1e-10
 
 
 def test_what_is_claimed_by_default_is_proven() -> None:

@@ -18,7 +18,7 @@ from tests.aggregates.exact import geometric_law
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.custody._aggregation import aggregate_best
-from labeldp.errors import BudgetExceeded, InvalidInput
+from labeldp.errors import InvalidInput
 from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
 from labeldp.papers.ghazi2021 import RepeatAndSelect
 
@@ -124,13 +124,6 @@ def test_killed_between_the_charge_and_the_store_it_is_spent(ledger: ldp.Ledger)
     (run,) = ledger.runs()
     assert (run.state, run.epsilon) == ("charged", 1.5)
     assert [path.name for path in ledger.run_dir(run.run_id).iterdir()] == ["charge.json"]
-
-
-def test_what_exceeds_the_budget_runs_nothing(ledger: ldp.Ledger) -> None:
-    dear = [(Histogram(2, 1.34, 1), COARSE)]  # three times as much is 4.02
-    with pytest.raises(BudgetExceeded):
-        best(ledger, candidates=dear, score=lambda _: pytest.fail("scored"))
-    assert ledger.runs() == []
 
 
 @pytest.mark.parametrize(

@@ -323,23 +323,6 @@ def test_questions_depend_on_ids_and_not_on_labels(law: Law) -> None:
     assert any((first[name] != elsewhere[name]).any() for name in first) or law.name == "auto"
 
 
-def test_a_repeat_in_another_order_is_the_same_request(tmp_path) -> None:
-    ledger, order = (
-        ldp.Ledger(tmp_path / "l.db", budget=1.0),
-        np.random.default_rng(6).permutation(2000),
-    )
-    ids = np.array([f"row {i}" for i in range(2000)])
-    for law in (ldp.PriorSplit(5, 0.5), ldp.AutoLaw(5, 0.5)):
-        asked = [
-            ldp.privatize(
-                LABELS[rows], law, prior=TWO_KINDS[rows], ids=ids[rows], dataset="d", ledger=ledger
-            )
-            for rows in (np.arange(2000), order)
-        ]
-        assert asked[0].receipts == asked[1].receipts
-        assert (asked[0].blocks[0].outputs[order] == asked[1].blocks[0].outputs).all()
-
-
 @pytest.mark.parametrize("name", ["split", "auto"])
 def test_tables_and_arrays_ask_a_row_the_same(name: str, tmp_path) -> None:
     """A release reads its table in batches, twice; the question of a row is the one that the same

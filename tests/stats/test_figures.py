@@ -427,15 +427,6 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
     assert found.low < found.value < found.high
 
 
-def test_a_split_says_what_it_assumes():
-    _, noisy = drawn(ldp.PriorSplit(4, 1.0), 500)
-    with pytest.warns(PriorQuestionsWarning, match=r"split.*noisy\.measurable"):
-        ldp.stats.frequencies(noisy)
-    one = noisy[:1]
-    # a row that decides its own fit has no variance
-    assert np.isnan(ldp.stats.frequencies(one).value).all()
-
-
 @pytest.mark.parametrize(
     "law", [ldp.Threshold(16, 2.0), ldp.laws.SquareWave(16, 2.0)], ids=lambda law: law.name
 )

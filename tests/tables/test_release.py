@@ -2,7 +2,6 @@
 """A release end to end, from Python: what comes out, what it cost, what a repeat does."""
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -179,16 +178,6 @@ def test_an_id_that_comes_twice_is_told_by_its_rows(
     )
     assert f"{rows[0]} and {rows[1]} have the same" in str(told.value)
     assert ledger.runs() == []
-
-
-def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Ledger) -> None:
-    source = write(data(), tmp_path / "in.parquet")
-    done = release(source, tmp_path / "o.parquet", spec(), ledger)
-    done.path.unlink()
-    with warnings.catch_warnings(), pytest.raises(ReleaseError, match="redraw"):
-        warnings.simplefilter("error")  # nothing has come back, so no warning says so
-        release(source, tmp_path / "o.parquet", spec(), ledger)
-    assert not done.path.exists()
 
 
 @pytest.mark.parametrize(("first", "then"), [("shuffle", "keep"), ("keep", "shuffle")])
