@@ -255,13 +255,6 @@ def test_noisy_labels_do_not_turn_into_an_array_by_accident():
         np.asarray(draw(LAWS[0]))
 
 
-def test_concat_wants_the_same_classes():
-    with pytest.raises(ldp.InvalidInput, match="same declared classes"):
-        ldp.concat([noisy_of("a", [1]), NoisyLabels(0, ("x", "y", "z"), ())])
-    with pytest.raises(ldp.InvalidInput, match="at least one"):
-        ldp.concat([])
-
-
 def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
     pd = pytest.importorskip("pandas")
     ids, ledger = (

@@ -106,24 +106,6 @@ def test_many_rows_hash_as_they_do_alone():
                 assert found[i] == public_hash("s", np.array([i]), np.array([values[i]]))[0]
 
 
-@given(texts)
-def test_composite_ids_are_their_columns(values):
-    numbers, text = np.arange(len(values)), pa.array(values)
-    both = np.column_stack([numbers.astype(np.str_), np.array(values)])
-    as_text = pa.array(numbers).cast(pa.string())
-    assert (
-        digest_of(both)
-        == digest_of(as_text, text)
-        == digest_of([as_text, text])
-        == digest_of(pa.table({"a": as_text, "b": text}))
-    )
-    assert (
-        digest_of(numbers, text)
-        == digest_of(numbers, np.array(values))
-        == digest_of([pa.array(numbers), text])
-    )
-
-
 def test_a_record_of_bytes_belongs_to_its_row():
     ids, side = np.arange(6), np.random.default_rng(1).integers(0, 256, (6, 11), dtype=np.uint8)
     changed = side.copy()

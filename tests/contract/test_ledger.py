@@ -19,7 +19,7 @@ from tests import runs
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.ledger import _database as ledger_entries
 from labeldp.ledger._database import LabelDraw
-from labeldp.ledger._ledger import Ledger, Spending, default_ledger
+from labeldp.ledger._ledger import Ledger, Spending
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
@@ -362,13 +362,6 @@ def test_only_the_owner_can_read(ledger: Ledger) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LABELDP_LEDGER", str(tmp_path / "mine"))
-    assert default_ledger() == Ledger(tmp_path / "mine")
-    monkeypatch.delenv("LABELDP_LEDGER")
-    assert "labeldp" in str(default_ledger().location)
 
 
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,16 +162,6 @@ def test_images_as_bytes_and_as_numbers():
     )
 
 
-def test_named_classes_and_public_scores(data):
-    X, y = data
-    names = np.array(["ant", "bee", "cat", "dog"])
-    model = classifier(classes=names.tolist()).fit(X, names[y])
-    assert model.classes_.tolist() == names.tolist()
-    assert model.score(X, names[y]) == np.mean(model.predict(X) == names[y]) > 0.85
-    with pytest.raises(ldp.InvalidInput, match="labels, one a row"):
-        model.score(X, names[y[:-1]])
-
-
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
     X, y = data
     net = perceptron()
@@ -756,16 +746,6 @@ def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kin
             kind(wrong), y, ids=np.arange(N)
         )
     assert not ledger.runs()
-
-
-@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
-def test_floats_that_torch_does_not_know_are_converted(data, dtype):
-    X, y = data
-    noisy = noisy_of(y)
-    assert np.array_equal(
-        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)),
-        classifier().fit(X, noisy).predict_proba(X),
-    )
 
 
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):

@@ -99,16 +99,6 @@ def test_stages_of_several_laws_stay_compact_and_two_draws_become_a_sum():
     )
 
 
-def test_rows_without_a_draw_have_no_evidence():
-    noisy = draw(ldp.RandomizedResponse(5, 1.0))
-    some = ldp.NoisyLabels(
-        len(noisy), noisy.classes, (noisy.blocks[0].at(slice(0, 7), np.arange(7) * 3),), noisy.ids
-    )
-    table = evidence_of(some, form="compact").expand(5)
-    assert not table[1].any() and table[3].any()
-    torch.testing.assert_close(table, torch.from_numpy(some.log_likelihood()))
-
-
 @pytest.mark.parametrize(
     "law",
     [

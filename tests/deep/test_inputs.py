@@ -18,8 +18,8 @@ from torch.utils.data import (
 
 import labeldp as ldp
 from labeldp.deep import (
+    Inputs,
     Recipe,
-    Resident,
     Streamed,
     as_inputs,
     evidence_of,
@@ -27,7 +27,6 @@ from labeldp.deep import (
     train,
     with_evidence,
 )
-from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 90, 3
@@ -106,16 +105,6 @@ def test_batches_are_the_rows_that_were_asked_for(kind):
     part = found.take(torch.arange(10, 20)).on("cpu").take(torch.tensor([2, 0]))
     torch.testing.assert_close(next(part.batches([torch.tensor([1, 0])])).float(), X[[10, 12]])
     assert len(part) == 2 and part.ndim == 2
-
-
-def test_kinds_are_kept_whole_or_streamed():
-    kept = ("tensor", "array", "list", "tensor dataset", "loader of tensors")
-    for kind, make in KINDS.items():
-        if kind != "inputs":
-            assert isinstance(as_inputs(make()), Resident if kind in kept else Streamed), kind
-    several = Several()
-    list(as_inputs(several, watch=False).batches(ROWS))
-    assert several.asked == len(ROWS)
 
 
 def test_features_choose_x():

@@ -132,12 +132,6 @@ def test_a_rate_that_is_meant_for_sgd_is_told():
     Recipe(rate=0.1, optimizer="sgd"), Recipe(rate=0.03)
 
 
-def test_batches_grow_with_the_rows_where_none_are_asked_for():
-    sizes = [Recipe().rows_of_batch(n) for n in (1, 1200, 4000, 7000, 16_000, 10**9)]
-    assert sizes == [32, 32, 64, 128, 256, 256]
-    assert Recipe(batch_size=7).rows_of_batch(10**9) == 7
-
-
 class Dict(nn.Module):
     """Gives something that holds logits."""
 

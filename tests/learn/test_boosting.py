@@ -276,23 +276,6 @@ def test_held_out_rows_end_a_training_that_goes_wrong():
     assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
 
 
-def test_the_users_settings_stay():
-    chosen = LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75)
-    settings = LikelihoodBoosting(chosen)._settings("lightgbm", 20, 0.1, early=False)
-    assert not {"min_split_gain", "reg_lambda"} & settings.keys()
-    noisy = ldp.privatize(
-        np.arange(400) % 2, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0)
-    )
-    fitted = exact_learner(chosen).fit_likelihood(
-        np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood()
-    )
-    assert (
-        chosen.get_params()
-        == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
-    )
-    assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
-
-
 @pytest.mark.parametrize(
     ("library", "given", "follows"),
     [
@@ -437,14 +420,6 @@ def test_a_metric_of_xgboosts_changes_nothing():
 )
 def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimator):
     assert library_of(estimator) is None and exact_learner(estimator) is None
-
-
-@pytest.mark.parametrize(
-    "bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))]
-)
-def test_a_table_that_is_none_is_refused(bad):
-    with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
-        LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
 
 
 @each

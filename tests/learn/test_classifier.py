@@ -21,7 +21,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import labeldp as ldp
 from labeldp.errors import LostClassWarning, SeenRowsWarning
 from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, NoiseCluster
-from labeldp.protocol._fit import HELD_OUT
 from labeldp.protocol.metrics import class_rates
 
 pytestmark = pytest.mark.filterwarnings(
@@ -529,7 +528,7 @@ def test_models_are_held_to_the_rates_of_the_rows_that_were_counted(settings: di
     } | settings
     model = ldp.LabelDPClassifier(LogisticRegression(), **asks, random_state=0).fit(X, y)
     held_out = np.concatenate(
-        [block.rows for block in model.noisy_labels_.blocks if block.stage == HELD_OUT]
+        [block.rows for block in model.noisy_labels_.blocks if block.stage == "validation"]
     )
     counted = np.setdiff1d(np.arange(len(y)), held_out)
     assert 200 < len(held_out) < 400

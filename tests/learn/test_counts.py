@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy.optimize import check_grad
-from scipy.special import expit, softmax
+from scipy.special import expit
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -34,7 +34,6 @@ from labeldp.learn._softmax import (
     objective,
 )
 
-K = 3
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
 SEED = ldp.SeededNoise(0)
 CITIES, AGES, JOBS = (
@@ -162,29 +161,6 @@ def test_the_truth_is_recovered():
     assert errors[1] < 0.08 and errors[1] < errors[0] / 2
 
 
-def test_posterior_is_drawn_to_the_counts_as_far_as_their_noise_says():
-    rng = np.random.default_rng(4)
-    groups = rng.integers(0, 3, (200, 2))
-    p = softmax(rng.normal(size=(200, K)), axis=1)
-    y = (rng.random((200, 1)) > np.cumsum(softmax(2 * np.log(p), axis=1), axis=1)[:, :-1]).sum(
-        axis=1
-    )
-    counts = [
-        np.stack([np.bincount(g[y == k], minlength=3) for k in range(K)], axis=1).astype(float)
-        for g in groups.T
-    ]
-    sure, unsure = (
-        count_evidence(groups, counts, CountNoise(v), 200).posterior(np.log(p)) for v in (0.0, 1e9)
-    )
-    assert np.allclose(unsure, p, atol=1e-5)
-    for column, table in zip(groups.T, counts, strict=True):
-        found, before = (
-            np.stack([q[column == g].sum(axis=0) for g in range(3)]) for q in (sure, p)
-        )
-        assert np.abs(found - table).max() < 0.2 < np.abs(before - table).max()
-    assert np.allclose(sure.sum(axis=1), 1) and (sure > 0).all()
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -237,14 +213,6 @@ def test_frames_of_all_kinds_are_read(frame):
     )
     assert np.array_equal(table.counts, [[10.5, np.nan], [-3.0, 7.0]], equal_nan=True)
     assert np.array_equal(table.variance, [[4.0, 4.0], [9.0, 9.0]])
-
-
-def test_polars_is_read():
-    pl = pytest.importorskip("polars")
-    frame = pl.DataFrame({"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [None, 7.0]})
-    assert CountTable.from_frame(frame, "city", {0: "no", 1: "yes"}, variance=1.0).counts[
-        1
-    ].tolist() == [-3.0, 7.0]
 
 
 def test_long_frames_are_read():
@@ -482,18 +450,6 @@ def test_dates_are_numbers_without_an_estimator(kind):
     assert model.predict(
         new.assign(day=new.day.astype(str)) if kind == "text" else new
     ).tolist() == ["no", "yes"]
-
-
-def test_features_may_be_an_array_beside_the_public_columns():
-    rows, p, y = people(2000)
-    X = OneHotEncoder(sparse_output=False).fit_transform(rows)
-    tables = [table_of(crossed(rows, y, [name]), [name]) for name in rows]
-    model = CountsClassifier(LogisticRegression()).fit(X, tables, rows=rows)
-    assert np.abs(model.predict_proba(X)[:, 1] - p).mean() < 0.04
-    with pytest.raises(ldp.InvalidInput, match="rows= with the public columns"):
-        CountsClassifier(LogisticRegression()).fit(X, tables)
-    with pytest.raises(ldp.InvalidInput, match="as many public rows as X"):
-        CountsClassifier(LogisticRegression()).fit(X[1:], tables, rows=rows)
 
 
 def test_a_released_table_beside_the_counts_adds_what_they_lack():

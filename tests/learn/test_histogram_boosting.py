@@ -156,19 +156,6 @@ def test_rounding_keeps_frames_and_their_other_columns():
     )
 
 
-def test_the_ridge_grows_where_rows_hold_little_information_and_stays_where_it_was_set():
-    made = LikelihoodBoosting(HistGradientBoostingClassifier())
-    ridges = [
-        made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"]
-        for held in (1e6, 240.0, 120.0, 30.0, 1e-3)
-    ]
-    assert ridges == [5.0, 5.0, 10.0, 40.0, 40.0]
-    # without noise the library's own
-    assert made._settings("sklearn.ensemble", 20, 1.0, False, 1e-3)["l2_regularization"] == 0.0
-    chosen = LikelihoodBoosting(HistGradientBoostingClassifier(l2_regularization=0.7))
-    assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 20, 0.0, False, 1.0)
-
-
 @pytest.mark.parametrize("library", ["histogram", "lightgbm", "xgboost"])
 def test_halves_of_rows_say_how_far_trees_of_little_information_are_trusted(library):
     """Strong features: the scores, which a large ridge has held back, are enlarged. Features that

@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.naive_bayes import GaussianNB
 
 import labeldp as ldp
+from labeldp import read_noisy
 from labeldp.errors import LabelDPWarning
 from labeldp.learn import NoiseCluster
-from labeldp.tables._evidence import read_noisy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning"
@@ -166,18 +166,6 @@ def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
         rest = by_visit[~by_visit.visit.isin(table.visit[:300])]
         seeing = each.score(rest[FEATURES], noisy[300:], ids=rest.visit)
         assert blind < 0.6 < 0.9 < seeing
-
-
-def test_ids_of_several_columns(raw):
-    pairs = np.column_stack([raw.visit // 10, raw.visit % 10])
-    noisy = ldp.privatize(
-        raw.y, ldp.RandomizedResponse(K, EPS), ids=pairs, noise=ldp.SeededNoise(0)
-    )
-    order = np.random.default_rng(1).permutation(N)
-    fitted = model().fit(raw[FEATURES].iloc[order], noisy, ids=pairs[order])
-    assert fitted.score(raw[FEATURES], raw.y) > 0.95
-    with pytest.raises(ldp.InvalidInput, match="Leave unit= out"):
-        model().fit(raw[FEATURES], noisy, unit=raw.visit)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -223,16 +223,6 @@ def test_gaussian_noise_where_delta_is_given(data):
     assert model.score(X, y) > 0.85
 
 
-def test_units_are_counted_up_to_their_cap(data):
-    X, y = data
-    people = np.arange(len(y)) // 2
-    model = ProportionClassifier(
-        epsilon=1.0, n_clusters=8, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(X, y, unit=people)
-    assert model.aggregate_.n_rows.sum() == len(y) // 2
-    assert model.score(X, y) > 0.88
-
-
 def test_inputs_of_all_kinds(data):
     X, y = data
     shared = {"epsilon": 1.0, "n_clusters": 10, "classes": range(K), "noise": ldp.SeededNoise(0)}

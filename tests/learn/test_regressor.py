@@ -94,16 +94,6 @@ def test_estimator_contract(estimator: Any, check: Any) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_distribution_is_a_normal_one_that_is_clamped_and_rounded() -> None:
-    family = Family(POINTS, 1.7)
-    found = family.probabilities(np.array([-3.0, 4.2, 11.0]))
-    edges = np.concatenate([[-np.inf], (POINTS[1:] + POINTS[:-1]) / 2, [np.inf]])
-    for row, location in zip(found, (-3.0, 4.2, 11.0), strict=True):
-        assert np.allclose(row, np.diff(stats.norm.cdf(edges, location, 1.7)), atol=1e-14)
-    assert np.allclose(family.mean(np.array([-3.0, 4.2, 11.0])), found @ POINTS)
-    assert np.allclose(family.quantile(np.array([4.0]), np.array([0.5, 0.0001])), [[4.0, 0.0]])
-
-
 def test_the_slope_is_the_derivative_of_the_evidence() -> None:
     family, random = Family(POINTS, 1.3), np.random.default_rng(0)
     for likelihood in (random.random((50, 11)), (random.random((50, 11)) > 0.7) + 0.1):

@@ -254,19 +254,6 @@ def test_one_pass_over_released_labels_keeps_its_bound(law: ldp.Law) -> None:
     assert 0 < np.mean(excess) < excess_risk(law, problem, N, outside=0.0)
 
 
-def test_risk_from_label_vectors_is_unbiased() -> None:
-    law, problem = ldp.SubsetSelection(K, 1.0), Problem("logistic", radius=3.0, norm=10.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        vectors = label_vectors(ldp.privatize(Y, law, classes=range(K), noise=ldp.SeededNoise(2)))
-    each = (vectors - ONE_HOT) * (X @ TRUE)
-    spread = each.sum(axis=1).std() / math.sqrt(N)
-    assert (
-        abs(problem.risk(X, vectors, TRUE) - problem.risk(X, ONE_HOT, TRUE))
-        < norm.isf(FALSE_ALARM / 2) * spread * 1.1
-    )
-
-
 def test_a_model_is_learned_from_one_release_of_sums() -> None:
     problem, query = (
         Problem("logistic", radius=20.0, norm=3.0),

@@ -17,7 +17,7 @@ from tests.aggregates.exact import geometric_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
-from labeldp.custody._aggregation import aggregate_best
+from labeldp.custody import aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
 from labeldp.papers.ghazi2021 import RepeatAndSelect
@@ -104,7 +104,7 @@ import numpy as np
 import labeldp as ldp
 from labeldp.aggregates import Histogram
 from labeldp.papers.ghazi2021 import RepeatAndSelect
-from labeldp.custody._aggregation import aggregate_best
+from labeldp.custody import aggregate_best
 
 def die(found):
     os.kill(os.getpid(), signal.SIGKILL)

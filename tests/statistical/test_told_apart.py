@@ -16,10 +16,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
+from labeldp import read_noisy
 from labeldp.errors import InvalidInput, MergedClassesWarning
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
 from labeldp.learn import ClusterPrior
-from labeldp.tables._evidence import read_noisy
 from labeldp.testing import CounterWords
 
 pytestmark = pytest.mark.filterwarnings(

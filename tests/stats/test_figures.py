@@ -20,8 +20,6 @@ from labeldp.errors import InvalidInput, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
 from labeldp.papers.malek2021 import Alibi
-from labeldp.stats import _crosstab
-from labeldp.stats._figures import contributions_of
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 SEED = ldp.SeededNoise(0)
@@ -95,16 +93,6 @@ def test_units_widen_intervals_as_they_must():
             found[by].append(one.low <= 0.3 <= one.high)
     assert_coverage(found[True], slack=0.01)
     assert np.mean(found[False]) < 0.9
-
-
-def test_quantiles_of_exact_labels_are_those_of_the_labels():
-    values = np.random.default_rng(0).poisson(5, 5001).clip(0, 15)
-    noisy = ldp.privatize(values, ldp.RandomizedResponse(16, 40.0), classes=range(16), noise=SEED)
-    found = ldp.stats.quantiles(noisy, q=(0.1, 0.5, 0.9))
-    for q in (0.1, 0.5, 0.9):
-        one = found[q]
-        assert one.value == np.quantile(values, q, method="inverted_cdf")
-        assert one.low <= one.value <= one.high
 
 
 def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
@@ -260,17 +248,6 @@ def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
         pvalues.append(ldp.stats.crosstab(concat([asked[rows[0]], others[rows[1]]]), by).pvalue)
     alarms = np.mean(np.array(pvalues) < 0.05)
     assert alarms < 0.05 + SIGMAS * math.sqrt(0.05 * 0.95 / 300), alarms
-
-
-def test_the_known_variance_of_bits_is_that_of_many_rows():
-    """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one
-    that it would estimate: within 5 %."""
-    _, noisy = drawn(ldp.Threshold(4, 3.0), 200_000, seed=6)
-    part = contributions_of(noisy)
-    basis = np.linalg.qr(np.column_stack([np.ones(4), np.eye(4)[:, 1:]]))[0][:, 1:]
-    known = _crosstab._of_bits(part, basis, [np.arange(len(noisy))])
-    estimated = _crosstab._blocks(noisy, part.table @ basis, [np.arange(len(noisy))])
-    np.testing.assert_allclose(known, estimated, atol=0.05 * estimated.max())
 
 
 def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():

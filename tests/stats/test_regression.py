@@ -297,19 +297,6 @@ def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
     assert np.isinf(fit.conf_int()).all() and (fit.pvalues == 1).all()
 
 
-def test_units_widen_standard_errors():
-    rng = np.random.default_rng(1)
-    x = np.repeat(rng.normal(size=500), 6)
-    y = np.repeat((rng.random(500) < 0.4).astype(int), 6)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 4.0), noise=SEED)
-    rows, units = (
-        ldp.stats.regress(noisy, x, "logistic"),
-        ldp.stats.regress(noisy, x, "logistic", units=np.repeat(np.arange(500), 6)),
-    )
-    assert units.n_units == 500 and (units.bse > 1.7 * rows.bse).all()
-    assert "500 units, sandwich" in units.summary()
-
-
 def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     x = np.repeat([0.0, 1.0], 500)
     noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labeldp.tables.engines._local import Shuffle, order_of
+from labeldp.tables.engines._local import Shuffle
 
 
 @pytest.mark.parametrize("total_rows", [0, 1 << 18, 1 << 23, 1 << 40])
@@ -23,16 +23,3 @@ def test_rows_come_out_sorted_by_word(tmp_path: Path, total_rows: int) -> None:
     assert out["s"].to_pylist() == [f"r{i}" for i in np.argsort(words)]
     assert out.column_names == ["i", "s"]
     assert not list(tmp_path.iterdir())
-
-
-def test_order_of_is_a_sort_also_where_words_are_nearly_equal() -> None:
-    rng = np.random.default_rng(2)
-    for words in (
-        rng.integers(0, 1 << 64, 3000, np.uint64),
-        rng.integers(0, 9, 500, np.uint64),
-        np.zeros(1, np.uint64),
-        np.zeros(0, np.uint64),
-    ):
-        np.testing.assert_array_equal(order_of(words), np.argsort(words, kind="stable"))
-    same_prefix = rng.integers(0, 1 << 60, 3000, np.uint64) | np.uint64(5 << 60)
-    np.testing.assert_array_equal(order_of(same_prefix, 4), np.argsort(same_prefix))
