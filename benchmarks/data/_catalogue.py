@@ -206,6 +206,9 @@ def _idx(base: str, *digests: tuple[str, ...]) -> Form:
     )
 
 
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+
+
 _KMNIST_TEST = (
     File(
         "kmnist-test-imgs.npz",
@@ -430,12 +433,12 @@ ENTRIES: dict[str, Entry] = {
                     File(
                         "adult.data",
                         ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",),
-                        "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/adult.data",
+                        f"{_UCI}/adult/adult.data",
                     ),
                     File(
                         "adult.test",
                         ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",),
-                        "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/adult.test",
+                        f"{_UCI}/adult/adult.test",
                     ),
                 ),
                 "adult",

@@ -161,7 +161,8 @@ class Receipt:
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
         """Read a receipt from the output of `to_dict`; the constructor refuses unknown fields."""
-        return cls(**{name: value for name, value in data.items() if name != "except_for"})  # type: ignore[arg-type]
+        given = {name: value for name, value in data.items() if name != "except_for"}
+        return cls(**given)  # type: ignore[arg-type]
 
 
 _RARE = ("repeated", "rows_over_the_cap", "except_for")

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from labeldp.custody._aggregation import aggregate_batches, aggregate_best
+from labeldp.custody import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.learn import CountsClassifier, Groupings, NoiseCluster, ProportionClassifier
 from labeldp.papers.malek2021 import PATEClassifier

@@ -73,20 +73,6 @@ def test_different_ids_never_share_a_block() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=50, unique=True
-    )
-)
-def test_composites_are_told_apart(ids: list[tuple[str, str]]) -> None:
-    assert len(set(blocks(ids))) == len(ids)
-
-
-@given(st.lists(st.binary(max_size=70), min_size=1, max_size=50))
-def test_bytes_are_hashed_one_by_one(ids: list[bytes]) -> None:
-    assert blocks(ids) == [blocks([value])[0] for value in ids]
-
-
-@given(
     hnp.arrays(
         hnp.integer_dtypes(endianness="<") | hnp.unsigned_integer_dtypes(endianness="<"),
         st.integers(0, 20),
@@ -94,37 +80,6 @@ def test_bytes_are_hashed_one_by_one(ids: list[bytes]) -> None:
 )
 def test_a_number_is_one_id_in_every_integer_type(ids: np.ndarray) -> None:
     assert blocks(ids) == blocks(ids.tolist())
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda text: np.array(text),
-        lambda text: np.array(text, dtype=object),
-        tuple,
-        pa.array,
-        lambda text: pa.array(text, pa.string_view()),
-        lambda text: pa.chunked_array([text[:2], text[2:]]),
-        lambda text: pa.array(text).dictionary_encode(),
-        lambda text: pa.array(["other", *text])[1:],
-        lambda text: pytest.importorskip("pandas").Series(text),
-        lambda text: pytest.importorskip("pandas").Series(text, dtype="category"),
-    ],
-)
-def test_an_id_is_the_same_in_every_container(form) -> None:
-    text = ["a", "bb", "a much longer id, of several blocks", "é", ""]
-    assert blocks(form(text)) == blocks(text)
-
-
-def test_composites_in_every_container() -> None:
-    rows = [("a", 1), ("b", -2)]
-    expected = blocks(rows)
-    assert blocks([np.array(["a", "b"]), np.array([1, -2])]) == expected
-    assert blocks(pa.table({"x": ["a", "b"], "y": [1, -2]})) == expected
-    assert (
-        blocks(pytest.importorskip("pandas").DataFrame({"x": ["a", "b"], "y": [1, -2]})) == expected
-    )
-    assert blocks(np.array([[1, 2], [3, 4]])) == blocks([(1, 2), (3, 4)])
 
 
 @pytest.mark.parametrize(
@@ -194,12 +149,6 @@ def test_slices_of_blocks_are_blocks_of_slices(made: noise.Blocks, data: st.Data
     assert len(made[index]) == len(made.templates()[index])
 
 
-@pytest.mark.parametrize(("n", "start"), [(-1, 0), (1, -1), (2, 2**63 - 1)])
-def test_row_numbers_out_of_range(n: int, start: int) -> None:
-    with pytest.raises(InvalidInput, match="2\\^63"):
-        noise.row_blocks(n, start)
-
-
 # Words
 # --------------------------------------------------------------------------------------------------
 
@@ -225,15 +174,6 @@ def test_a_word_does_not_depend_on_what_was_asked_before(queries) -> None:
         np.testing.assert_array_equal(chosen.take(counter), expected[part])
 
 
-def test_words_differ_over_rows_counters_and_chunks() -> None:
-    words = noise.RowWords(DRAW_KEY, noise.row_blocks(1000))
-    drawn = np.concatenate([words.take(counter) for counter in range(20)])
-    assert len(np.unique(drawn)) == len(drawn)
-    np.testing.assert_array_equal(
-        noise.RowWords(DRAW_KEY, noise.row_blocks(1000)[400:500]).take(5), words.take(5)[400:500]
-    )
-
-
 def test_writing_on_words_changes_no_stream() -> None:
     words, fresh = (
         noise.RowWords(DRAW_KEY, noise.row_blocks(5)),
@@ -248,22 +188,6 @@ def test_writing_on_words_changes_no_stream() -> None:
     ):
         words.take(counter, rows)[:] = 0
         np.testing.assert_array_equal(words.take(counter, rows), fresh.take(counter, rows))
-
-
-@pytest.mark.parametrize("counter", [-1, 2**25, 2**70])
-def test_counter_out_of_range(counter: int) -> None:
-    with pytest.raises(InvalidInput, match="counter"):
-        noise.RowWords(DRAW_KEY, noise.row_blocks(1)).take(counter)
-
-
-def test_no_rows() -> None:
-    assert noise.RowWords(DRAW_KEY, noise.row_blocks(0)).take(3).shape == (0,)
-    assert noise.RowWords(DRAW_KEY, noise.row_blocks(4)).take(3, np.array([], np.intp)).shape == (
-        0,
-    )
-    assert (
-        len(noise.id_blocks([], IDS_KEY)) == len(noise.id_blocks(np.array([], "U1"), IDS_KEY)) == 0
-    )
 
 
 # Keys
@@ -401,16 +325,6 @@ def test_facts_of_other_types_are_other_facts(pair: tuple[object, object]) -> No
     assert one != two
 
 
-def test_numpy_numbers_are_the_same_facts() -> None:
-    plain = {"x": [1, 0.5], "y": "a"}
-    numpy = {"y": np.str_("a"), "x": (np.int64(1), np.float64(0.5))}
-    one, two = (
-        noise.derive_key(SECRET, purpose="order", facts=facts).material("RowWords")
-        for facts in (plain, numpy)
-    )
-    assert one == two
-
-
 # Seeds and processes
 # --------------------------------------------------------------------------------------------------
 
@@ -478,25 +392,6 @@ def test_seed_is_a_whole_number(seed: object) -> None:
 PARTITION = noise.derive_key(SECRET, purpose="partition", facts={})
 
 
-@pytest.mark.parametrize(
-    "fractions",
-    [
-        [],
-        [0.5],
-        [0.5, 0.6],
-        [1.0, 0.0],
-        [1.5, -0.5],
-        [float("nan"), 1.0],
-        [float("inf")],
-        ["a", 0.5],
-    ],
-    ids=lambda value: repr(value).split(" at 0x")[0],
-)
-def test_fractions_that_are_no_partition(fractions: list[float]) -> None:
-    with pytest.raises(InvalidInput, match="Expected"):
-        noise.partition(PARTITION, noise.row_blocks(3), fractions)
-
-
 def test_a_row_keeps_its_part_in_any_order() -> None:
     ids = np.random.default_rng(0).permutation(100_000)
     parts = noise.partition(PARTITION, noise.id_blocks(ids, IDS_KEY), [0.6, 0.4])
@@ -526,13 +421,6 @@ def test_pin_sees_any_change_and_no_reordering() -> None:
         pinned(ids + 1, codes),
     ]
     assert len({digest, *others}) == 5
-
-
-def test_pin_wants_a_code_for_each_row() -> None:
-    with pytest.raises(InvalidInput, match="2 rows"):
-        noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})).update(
-            noise.row_blocks(2), np.zeros(3, int)
-        )
 
 
 @pytest.mark.parametrize(

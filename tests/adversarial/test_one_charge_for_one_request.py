@@ -91,7 +91,7 @@ def test_two_handles_of_a_run_draw_no_row_twice(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="another stage of that name"):
         run_of(ledger)._claim_rows(
             first._charge.store, np.arange(200, 300), {"law": law.to_dict(), "prior": ""}, "a"
-        )  # type: ignore[arg-type]
+        )
     same = second.privatize(np.arange(0, 200), law, stage="a")
     assert np.array_equal(a.hard_codes(), same.hard_codes())
     second.privatize(np.arange(200, 300), law, stage="c")

@@ -753,7 +753,7 @@ def test_a_release_is_not_declared_beside_itself(shop: Shop) -> None:
     law = ldp.RandomizedResponse(2, 0.5)
     for more in ({}, {"manifest": shop.manifest}, {"released": shop.out}):
         with pytest.raises(ldp.InvalidInput, match="Leave law= out"):
-            read_noisy(shop.out if not more else shop.raw, "y", law=law, **more)  # type: ignore[arg-type]
+            read_noisy(shop.out if not more else shop.raw, "y", law=law, **more)
 
 
 def test_declared_labels_in_python() -> None:

@@ -29,13 +29,13 @@ def names(start: int, stop: int) -> list[str]:
 
 
 def write(path: Path, **columns: object) -> Path:
-    n = len(next(iter(columns.values())))  # type: ignore[arg-type]
+    n = len(next(iter(columns.values())))
     pq.write_table(pa.table({**columns, "bought": np.arange(n) % 2}), path)
     return path
 
 
 def release(source: Path, ledger: ldp.Ledger, row: object = "row", **options: object) -> Path:
-    spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, id=row, dataset="visits", **options)  # type: ignore[arg-type]
+    spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, id=row, dataset="visits", **options)
     return Path(ldp.release(source, source.with_name(f"noisy-{source.name}"), spec, ledger).path)
 
 

@@ -292,4 +292,4 @@ def test_noise_that_would_leave_64_bits_is_refused() -> None:
 def test_no_noise_and_inexact_noise_are_refused(scale: object) -> None:
     for draw in (discrete_laplace, discrete_gaussian):
         with pytest.raises(InvalidInput, match="exact Fraction"):
-            draw(coins(n=3), scale)  # type: ignore[arg-type]
+            draw(coins(n=3), scale)

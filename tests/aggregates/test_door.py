@@ -45,7 +45,7 @@ def counted(labels: np.ndarray = LABELS, groups: np.ndarray = GROUPS) -> np.ndar
 
 
 def ask(ledger: ldp.Ledger, query: Query = QUERY, **more: object) -> Aggregate:
-    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)  # type: ignore[arg-type]
+    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)
 
 
 @pytest.fixture
@@ -64,29 +64,6 @@ def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
         "row",
         False,
     )
-
-
-def test_with_little_noise_the_counts_and_the_votes_are_right() -> None:
-    assert (
-        ldp.aggregate(LABELS, Histogram(3, 300.0, 4), GROUPS).values.tolist() == counted().tolist()
-    )
-    assert (
-        ldp.aggregate(LABELS, Histogram(3, 300.0, 4, "gaussian", 1e-6), GROUPS).values.tolist()
-        == counted().tolist()
-    )
-    labels = np.where(RNG.random(600) < 0.7, GROUPS % 3, LABELS)
-    for query in (
-        Vote(3, 30.0, 4),
-        Vote(3, 30.0, 4, "exponential"),
-        Vote(3, 30.0, 4, "gaussian", 1e-6),
-    ):
-        assert ldp.aggregate(labels, query, GROUPS).codes().tolist() == [0, 1, 2, 0]
-
-
-def test_two_calls_without_a_ledger_have_noise_of_their_own() -> None:
-    one, two = (ldp.aggregate(LABELS, QUERY, GROUPS) for _ in range(2))
-    assert one.values.tolist() != two.values.tolist()
-    assert one.receipt.run_id != two.receipt.run_id
 
 
 def test_seeded_noise_is_the_same_again_and_taints() -> None:
@@ -142,12 +119,6 @@ def test_a_repeat_returns_what_was_stored_and_costs_nothing(ledger: ldp.Ledger) 
     ]
 
 
-def test_a_redraw_is_charged_again(ledger: ldp.Ledger) -> None:
-    one, two = ask(ledger), ask(ledger, redraw=True)
-    assert one.values.tolist() != two.values.tolist()
-    assert ledger.spent("d", "label") == 1.0
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -175,12 +146,6 @@ def test_deltas_add_up_over_the_rows_that_share_them(ledger: ldp.Ledger) -> None
     ask(ledger, query)
     assert ledger.spent_delta("d", "label") == 4e-6
     assert accounts(ledger)[0]["delta"] == 4e-6
-
-
-def test_other_groups_are_another_charge(ledger: ldp.Ledger) -> None:
-    ask(ledger)
-    ldp.aggregate(LABELS, QUERY, np.roll(GROUPS, 1), dataset="d", ledger=ledger)
-    assert ledger.spent("d", "label") == 1.0
 
 
 def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
@@ -241,7 +206,7 @@ def test_the_charge_is_on_disk_before_the_draw(
 
     def watched(self: Histogram, *arguments: object) -> np.ndarray:
         seen.append(ledger.spent("d", "label"))
-        return release(self, *arguments)  # type: ignore[arg-type]
+        return release(self, *arguments)
 
     monkeypatch.setattr(Histogram, "release", watched)
     ask(ledger)
@@ -413,7 +378,7 @@ def test_what_is_wrong_is_said_before_anything_is_charged(
         "ledger": ledger,
     } | arguments
     with pytest.raises(InvalidInput, match=named):
-        ldp.aggregate(**facts)  # type: ignore[arg-type]
+        ldp.aggregate(**facts)
     assert ledger.runs() == []
 
 
@@ -438,14 +403,6 @@ def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(
         with pytest.raises(InvalidInput, match=f"max_rows_per_unit <= {most}"):
             ask(ledger, query, unit=GROUPS, max_rows_per_unit=cap)
     assert ledger.spent("d", "label") == 0.5
-
-
-def test_groups_may_be_empty_one_or_more_than_rows() -> None:
-    empty = ldp.aggregate([0, 1, 1], Histogram(2, 300.0, 10), [2, 9, 9])
-    assert empty.n_rows.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
-    np.testing.assert_allclose(empty.prior([0, 2, 9]), [[0.5, 0.5], [1, 0], [0, 1]], atol=1e-12)
-    assert ldp.aggregate([0, 1, 1], Vote(2, 300.0, 1), [0, 0, 0]).predict([0]).tolist() == [1]
-    assert set(ldp.aggregate([0, 1, 1], Vote(2, 1.0, 1000), [0, 0, 0]).codes().tolist()) == {0, 1}
 
 
 def test_no_message_shows_a_label_and_raw_counts_stay_inside() -> None:
@@ -493,17 +450,6 @@ def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None
     assert again.predict(["west", "north"]).tolist() == found.labels()[[3, 0]].tolist()
     with pytest.raises(InvalidInput, match="4 different names"):
         replace(found, group_names=("north", "north", "east", "west"))
-
-
-def test_groups_may_have_numbers_and_texts_as_names() -> None:
-    found = replace(
-        ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]),
-        group_names=(1, "x", 2.5, ("a", "b")),
-    )
-    for given in ([1, "x", ("a", "b")], (np.int64(1), np.str_("x"), ("a", "b"))):
-        assert found.predict(given).tolist() == found.labels()[[0, 1, 3]].tolist()
-    with pytest.raises(InvalidInput, match="another one in row 1"):
-        found.predict([1, "2.5"])
 
 
 def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
@@ -616,7 +562,7 @@ def test_numbers_of_every_type_are_labels_in_batches(kind: pa.DataType) -> None:
 @pytest.mark.parametrize("encode", [lambda column: column, pa.Array.dictionary_encode])
 def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
     text = pa.array(np.array(["x", "y", "z"])[LABELS])
-    batch = pa.record_batch({"y": encode(text), "g": GROUPS})  # type: ignore[operator]
+    batch = pa.record_batch({"y": encode(text), "g": GROUPS})
     found = aggregate_batches(
         [batch], Histogram(3, 300.0, 4), label="y", group="g", classes=["x", "y", "z"]
     )
@@ -669,20 +615,5 @@ def test_what_holds_no_rows_is_refused_before_a_charge(
     with pytest.raises(InvalidInput, match=named):
         aggregate_batches(
             source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger
-        )  # type: ignore[arg-type]
-    assert ledger.runs() == []
-
-
-def test_the_labels_are_no_groups(ledger: ldp.Ledger) -> None:
-    """The number of rows of each group is exact."""
-    with pytest.raises(InvalidInput, match="public column of groups, got the label column 'y'"):
-        aggregate_batches(
-            TABLE,
-            Histogram(3, 0.5, 3),
-            label="y",
-            group="y",
-            classes=range(3),
-            dataset="d",
-            ledger=ledger,
         )
     assert ledger.runs() == []

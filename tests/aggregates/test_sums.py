@@ -2,7 +2,6 @@
 """Sums of features by class: the rows that are summed, the noise and what it costs, the ledger, and
 what is refused."""
 
-import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import labeldp as ldp
 from labeldp.aggregates import Aggregate, FeatureSums, Histogram, _gaussian, query_from_dict
 from labeldp.aggregates._sums import UNITS
 from labeldp.custody import aggregate_batches, aggregate_best
-from labeldp.errors import BudgetExceeded, InvalidInput, RepeatWarning
+from labeldp.errors import BudgetExceeded, InvalidInput
 from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 FALSE_ALARM = 1e-6
@@ -87,7 +86,10 @@ def test_the_noise_that_runs_has_its_variance_and_no_other() -> None:
     query = FeatureSums(4, 1.0, 10_000, delta=1e-6)
     noise = query.release(np.zeros((10_000, 4), np.int64), words(40_000)).astype(float)
     square = np.square(noise).sum() / float(query._variance(1))
-    tail = lambda value: 2 * min(stats.chi2.cdf(value, 40_000), stats.chi2.sf(value, 40_000))  # noqa: E731
+
+    def tail(value):
+        return 2 * min(stats.chi2.cdf(value, 40_000), stats.chi2.sf(value, 40_000))
+
     assert tail(square) > FALSE_ALARM > tail(square / 1.1)
 
 
@@ -107,40 +109,6 @@ def test_the_answer_is_the_sum_with_noise(tmp_path: Path) -> None:
     again = Aggregate.load(tmp_path / "sums.parquet")
     assert again.query == QUERY == query_from_dict(QUERY.to_dict())
     assert (again.values == found.values).all()
-
-
-def test_a_repeat_is_recognised_in_any_order_and_draws_nothing(tmp_path: Path) -> None:
-    ledger, ids = ldp.Ledger(tmp_path / "ledger.db", budget=2.0), np.arange(N) + 10
-    order = RNG.permutation(N)
-    found = ldp.aggregate(Y, QUERY, X, classes=range(K), dataset="d", ids=ids, ledger=ledger)
-    with pytest.warns(RepeatWarning):
-        again = ldp.aggregate(
-            Y[order], QUERY, X[order], classes=range(K), dataset="d", ids=ids[order], ledger=ledger
-        )
-    assert (again.values == found.values).all()
-    assert ledger.spent("d", "label") == 1.0
-    other = ldp.aggregate(Y, QUERY, X[order], classes=range(K), dataset="d", ids=ids, ledger=ledger)
-    assert not (other.values == found.values).all()
-    assert ledger.spent("d", "label") == 2.0
-
-
-def test_rows_of_a_person_over_the_cap_are_left_out() -> None:
-    people = np.arange(N) % 100  # four rows each
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        facts = {
-            "classes": range(K),
-            "unit": people,
-            "max_rows_per_unit": 2,
-            "noise": ldp.SeededNoise(3),
-        }
-        found = ldp.aggregate(
-            Y, FeatureSums(K, 50.0, 1, delta=1e-6, norm=2.0), np.ones((N, 1)), **facts
-        )
-    assert found.n_rows.tolist() == [200]
-    assert found.receipt.rows_over_the_cap == 200
-    deviation = found.query.standard_deviation(2)
-    assert abs(found.query.sums(found.values).sum() - 200) < 6 * deviation * np.sqrt(K)
 
 
 def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:

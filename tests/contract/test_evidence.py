@@ -12,7 +12,6 @@ import pytest
 
 import labeldp as ldp
 from labeldp.evidence import Block, NoisyLabels
-from labeldp.evidence._noisy import places_of
 from labeldp.papers.malek2021 import Alibi
 from labeldp.receipt import Receipt
 
@@ -148,27 +147,6 @@ def test_a_prior_that_is_no_array_is_refused_in_words(what):
     np.testing.assert_allclose(noisy.posterior(prior).sum(axis=1), 1)
 
 
-def test_a_prior_that_excludes_the_output_leaves_the_likelihood():
-    noisy = noisy_of("a", [7])  # output is class 0
-    np.testing.assert_allclose(noisy.posterior([0.0, 0.0, 0.0])[0], noisy.posterior()[0])
-
-
-def test_hard_labels_under_a_prior_of_zeros_are_those_of_the_likelihood():
-    noisy = draw(ldp.RandomizedResponse(4, 20.0))
-    prior = np.ones((200, 4))
-    prior[::2] = 0
-    assert (
-        noisy.hard_codes(prior).tolist()
-        == noisy.posterior(prior).argmax(axis=1).tolist()
-        == noisy.hard_codes().tolist()
-    )
-
-
-def test_rows_without_a_draw_have_a_hard_label_too():
-    noisy = draw(ldp.PriorSplit(4, 1.0)).measurable
-    assert not noisy.blocks and set(noisy.hard_codes()) == {0, 1, 2, 3}
-
-
 def test_ties_do_not_favour_a_class():
     n = 20_000
     noisy = ldp.privatize(
@@ -198,17 +176,6 @@ def test_a_released_label_is_the_hard_label_in_any_company():
         both.hard_codes(), np.concatenate([constant.hard_codes(), other.hard_codes()])
     )
     assert np.array_equal(both[::-1].hard_codes(), both.hard_codes()[::-1])
-
-
-def test_hard_gives_class_values():
-    noisy = ldp.privatize(
-        ["b", "a", "b"],
-        ldp.RandomizedResponse(2, 700.0),
-        classes=["a", "b"],
-        noise=ldp.SeededNoise(0),
-    )
-    assert noisy.hard().tolist() == ["b", "a", "b"]
-    assert noisy.hard(prior=[1.0, 0.0]).tolist() == ["a", "a", "a"]
 
 
 def test_hard_gives_large_numbers_as_they_are():
@@ -277,11 +244,6 @@ def test_spend_in_three_overlapping_runs_is_the_largest_total_of_a_row():
         assert ldp.concat(list(order)).privacy.epsilon == 6.0
 
 
-def test_no_rows_have_spent_nothing():
-    noisy = ldp.privatize([0, 1, 2], ldp.RandomizedResponse(3, 1.0), ids=["a", "b", "c"])
-    assert noisy[[]].privacy.epsilon == 0.0 and noisy[:1].privacy.epsilon == 1.0
-
-
 def test_seeded_noise_has_no_guarantee():
     privacy = draw(LAWS[0]).privacy
     assert privacy.epsilon == math.inf and not privacy.secure and not privacy.recorded
@@ -291,30 +253,6 @@ def test_seeded_noise_has_no_guarantee():
 def test_noisy_labels_do_not_turn_into_an_array_by_accident():
     with pytest.raises(ldp.InvalidInput, match=r"KFold"):
         np.asarray(draw(LAWS[0]))
-
-
-def test_concat_wants_the_same_classes():
-    with pytest.raises(ldp.InvalidInput, match="same declared classes"):
-        ldp.concat([noisy_of("a", [1]), NoisyLabels(0, ("x", "y", "z"), ())])
-    with pytest.raises(ldp.InvalidInput, match="at least one"):
-        ldp.concat([])
-
-
-@pytest.mark.parametrize(
-    ("ids", "known", "wanted"),
-    [
-        (np.array([2**64 - 1, 5], np.uint64), np.array([-1, 5]), [-1, 1]),
-        (np.array([-1, 5]), np.array([2**64 - 1, 5], np.uint64), [-1, 1]),
-        (np.array([256, 2**63 - 1]), np.array([0, 2**63 - 1, 2**63], np.uint64), [-1, 1]),
-        (np.array([300, 44]), np.array([44], np.uint8), [-1, 0]),
-        (np.array([255, 7], np.uint8), np.array([-1, 7], np.int8), [-1, 1]),
-        (np.array([[2**64 - 1, 1], [2, 3]], np.uint64), np.array([[2, 3], [-1, 1]]), [-1, 0]),
-        (np.empty(0, np.uint64), np.array([-1]), []),
-        (np.empty((0, 2), np.uint64), np.array([[-1, 1]]), []),
-    ],
-)
-def test_ids_that_a_type_does_not_hold_are_none_of_its_ids(ids, known, wanted):
-    assert places_of(ids, known).tolist() == wanted
 
 
 def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):

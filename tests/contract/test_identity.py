@@ -15,7 +15,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.aggregates import Histogram
-from labeldp.custody._aggregation import aggregate_batches
+from labeldp.custody import aggregate_batches
 from labeldp.learn import NoiseCluster
 
 N = 300

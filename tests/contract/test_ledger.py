@@ -19,7 +19,7 @@ from tests import runs
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.ledger import _database as ledger_entries
 from labeldp.ledger._database import LabelDraw
-from labeldp.ledger._ledger import Ledger, Spending, default_ledger
+from labeldp.ledger._ledger import Ledger, Spending
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
@@ -155,14 +155,6 @@ def test_another_budget_is_set_by_name_only(ledger: Ledger) -> None:
     ledger.set_budget("clicks", "label", 5.0)
     charge(Ledger(ledger.location, budget=5.0))
     assert ledger.spent("clicks", "label") == 2.0
-
-
-def test_a_lowered_budget_leaves_nothing(ledger: Ledger) -> None:
-    charge(Ledger(ledger.location, budget=2.0))
-    ledger.set_budget("clicks", "label", 0.5)
-    assert ledger.remaining("clicks", "label") == 0.0
-    with pytest.raises(BudgetExceeded):
-        charge(ledger, 0.1)
 
 
 def test_datasets_and_columns_are_separate_accounts(ledger: Ledger) -> None:
@@ -327,12 +319,6 @@ def test_budgets_that_are_none(tmp_path: Path, budget: object) -> None:
         Ledger(tmp_path / "l").set_budget("a", "b", budget)
 
 
-@pytest.mark.parametrize("location", ["", " ", ":memory:", None, 5])
-def test_locations_that_are_none(location: object) -> None:
-    with pytest.raises(InvalidInput, match="location"):
-        Ledger(location)
-
-
 # The value and its file
 # --------------------------------------------------------------------------------------------------
 
@@ -376,13 +362,6 @@ def test_only_the_owner_can_read(ledger: Ledger) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LABELDP_LEDGER", str(tmp_path / "mine"))
-    assert default_ledger() == Ledger(tmp_path / "mine")
-    monkeypatch.delenv("LABELDP_LEDGER")
-    assert "labeldp" in str(default_ledger().location)
 
 
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

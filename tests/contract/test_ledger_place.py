@@ -86,10 +86,6 @@ def test_a_ledger_on_a_network_file_system_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_disk_of_this_test_is_told(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger.sqlite").set_budget("d", "y", 1.0)
-
-
 PASSWORDS = ["s3cr3t", "s3/cr3t", "s3@cr3t", "s3?cr3t", "s3:cr3t", "s3#cr3t", "s3%40cr3t"]
 
 
@@ -175,13 +171,6 @@ def test_a_ledger_of_a_database_has_a_folder_of_its_own(
 def test_other_urls_are_refused(bad: str) -> None:
     with pytest.raises(InvalidInput, match="Expected"):
         Ledger(bad)
-
-
-def test_files_may_be_called_what_they_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Ledger("postgresql.sqlite").location == tmp_path / "postgresql.sqlite"
 
 
 # Given by its path

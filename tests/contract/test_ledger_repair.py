@@ -62,12 +62,6 @@ def kinds(found: list[Orphan]) -> list[str]:
     return sorted(orphan.kind for orphan in found)
 
 
-def test_nothing_to_repair(ledger: Ledger) -> None:
-    charge(ledger, np.arange(10))
-    assert orphans(ledger) == []
-    assert repair(ledger, []) == []
-
-
 def test_a_charged_run_keeps_all_it_needs(ledger: Ledger) -> None:
     run_id, folder, staging = run_with_all(ledger)
     found = orphans(ledger)

@@ -8,7 +8,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -185,29 +184,6 @@ def test_one_repeat_among_many_shows_in_how_many_there_are(
         assert built(*batches).repeated is expected
 
 
-@given(
-    st.lists(
-        st.lists(
-            st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1) | st.integers(65530, 65540),
-            max_size=8,
-        ),
-        max_size=6,
-    )
-)
-def test_integers_repeat_as_in_a_set(batches: list[list[int]]) -> None:
-    ids = [value for batch in batches for value in batch]
-    found = built(np.empty(0, np.int64), *(np.array(batch, np.int64) for batch in batches))
-    assert found.repeated is (len(set(ids)) < len(ids))
-
-
-def test_a_builder_goes_on_after_it_was_finished() -> None:
-    builder = built(np.arange(10), np.array([2**61]))
-    assert len(rows(builder)) == 11
-    builder.add(np.arange(5, 20))
-    assert len(rows(builder)) == 21
-    assert builder.repeated is True
-
-
 @pytest.mark.parametrize(
     "ids",
     [
@@ -227,25 +203,6 @@ def test_names_of_every_form(ids: object) -> None:
     found = builder.finish().sets["row"]
     assert (found.kind, len(found.members), builder.repeated) == ("names", 3, False)
     assert built(ids, ids).repeated is None  # one hash: another search must look
-
-
-INTEGERS = [
-    pa.array([1, 2, 3]),
-    pa.chunked_array([[1], [2, 3]]),
-    pa.array([1, 2, 3]).dictionary_encode(),
-    pd.Series([1, 2, 3], dtype="Int64"),
-    pd.DataFrame({"id": [1, 2, 3]}),
-    np.arange(1, 4, dtype=np.uint16),
-    np.arange(1, 4)[:, None],
-    [1, 2, 3],
-    [(1,), (2,), (3,)],
-]
-
-
-@pytest.mark.parametrize("ids", INTEGERS, ids=lambda ids: type(ids).__name__)
-def test_integers_of_every_form(ids: object) -> None:
-    found = built(ids).finish().sets["row"]
-    assert (found.kind, numbers(found.members)) == ("integers", [1, 2, 3])
 
 
 def test_names_are_one_however_they_are_kept() -> None:
@@ -329,15 +286,6 @@ def test_nothing_secret_is_shown_and_nothing_mixed_is_taken() -> None:
         RowSetBuilder().finish()
 
 
-def test_the_same_names_under_two_secrets_have_nothing_in_common() -> None:
-    names = pa.array([str(i) for i in range(10_000)])
-    one, other = (
-        set(numbers(rows(built(names, secret=secret)))) for secret in (SECRET, b"\x08" * 32)
-    )
-    assert len(one) == 10_000
-    assert not one & other
-
-
 def test_damaged_bytes_are_refused() -> None:
     found = built(np.arange(1000)).finish()
     digest = str(found.facts()["digest"])
@@ -350,11 +298,3 @@ def test_damaged_bytes_are_refused() -> None:
     for other in (b"something else", older):
         with pytest.raises(LedgerError, match="of this version"):
             RowSet.from_bytes(other, hashlib.sha256(other).hexdigest())
-
-
-def test_a_dense_range_needs_next_to_no_memory() -> None:
-    pile = IntegerPile()
-    for start in range(0, 50_000_000, 1 << 16):
-        pile.add(np.arange(start, start + (1 << 16), dtype=np.uint64))
-    assert len(pile.result()) == pile.count
-    assert sum(map(len, pile.result().chunks())) < 50_000

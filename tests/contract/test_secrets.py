@@ -104,29 +104,8 @@ def test_the_run_secret_is_as_the_page_says() -> None:
     assert bytes.fromhex(vector["run secret"]) == run_secret(STORED, source, RUN_ID)
 
 
-def test_without_a_key_source_the_stored_bytes_are_the_secret() -> None:
-    assert run_secret(STORED, None, RUN_ID) == STORED
-
-
-def test_every_part_of_it_makes_another_secret() -> None:
-    made = {
-        run_secret(stored, key, run)
-        for stored in (STORED, STORED[::-1])
-        for key in (None, KeySource.of(hook), KeySource(f"hook:{__name__}:another"))
-        for run in (RUN_ID, RUN_ID[::-1])
-    }
-    # without a key the run id does not enter the secret; it enters every key
-    assert len(made) == 2 + 2 * 2 * 2
-
-
 def another() -> bytes:
     return OTHER
-
-
-def test_a_damaged_half_is_refused() -> None:
-    for stored in (b"", STORED[:-1], STORED + b"x"):
-        with pytest.raises(ldp.LedgerError, match="damaged"):
-            run_secret(stored, None, RUN_ID)
 
 
 # Where it may be
@@ -177,26 +156,6 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, data):
     assert not data or (data.decode("latin-1").strip() not in shown and data.hex() not in shown)
 
 
-def test_no_ordinary_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe", 0o600)
-    for path in (tmp_path / "pipe", tmp_path / "none", tmp_path):
-        with pytest.raises(ldp.LedgerError, match=path.name):
-            KeySource.of(path).fetch()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        RELEASE.hex(),
-        base64.b64encode(RELEASE).decode(),
-        base64.urlsafe_b64encode(b"\xff" * 16 + RELEASE[:16]).decode() + "\n",
-    ],
-)
-def test_from_the_environment(monkeypatch, text):
-    monkeypatch.setenv("RELEASE_KEY", text)
-    assert len(KeySource("env:RELEASE_KEY").fetch()) == 32
-
-
 @pytest.mark.parametrize(
     "text", [None, "", "secretword", RELEASE[:16].hex(), base64.b64encode(RELEASE[:31]).decode()]
 )
@@ -238,14 +197,6 @@ def test_a_hook_that_answers_something_else_is_refused(answer):
     assert RELEASE.hex()[:20] not in str(caught.value) and repr(RELEASE)[5:30] not in str(
         caught.value
     )
-
-
-@pytest.mark.parametrize(
-    "place", ["no_such_module:f", f"{__name__}:no_such_name", f"{__name__}:LABELS"]
-)
-def test_a_hook_that_is_not_there_is_refused(place):
-    with pytest.raises(ldp.LedgerError, match="hook:"):
-        KeySource(f"hook:{place}").fetch()
 
 
 def test_a_function_without_a_name_of_its_own_is_refused():
@@ -333,35 +284,6 @@ def test_nothing_is_kept_between_two_calls():
         for name, value in vars(secrets).items()
         if isinstance(value, bytes | bytearray | dict | list) and name[:2] != "__"
     ]
-
-
-# of later Pythons, about forks of processes with threads
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_threads_and_forked_processes_come_to_the_same(tmp_path):
-    source, found = KeySource.of(key_file(tmp_path)), []
-    threads = [
-        threading.Thread(target=lambda: found.append(run_secret(STORED, source, RUN_ID)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    child = os.fork() if hasattr(os, "fork") else 0
-    if child == 0 and hasattr(os, "fork"):
-        os._exit(0 if run_secret(STORED, source, RUN_ID) == found[0] else 1)
-    assert not child or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(found) == 8 and len(set(found)) == 1
-
-
-def test_a_bound_source_refuses_another_secret():
-    bound = KeySource(ASK).expecting(key_id(RELEASE))
-    assert bound.fetch() == RELEASE
-    Hooks.answer = OTHER
-    with pytest.raises(
-        ldp.LedgerError, match=f"id {key_id(RELEASE)} from hook:.*got one with id {key_id(OTHER)}"
-    ):
-        run_secret(STORED, bound, RUN_ID)
 
 
 # Files

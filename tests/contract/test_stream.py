@@ -86,23 +86,6 @@ def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
     assert ledger.spent("d", "y") == 1.0
 
 
-def test_row_numbers_serve_where_there_are_no_ids(ledger):
-    law = ldp.RandomizedResponse(6, 1.0)
-    crashed = start(ledger, law, 4, public="columns")
-    first = finish(crashed, 4)
-    again = finish(start(ledger, law, 9, public="columns"), 2)
-    np.testing.assert_array_equal(drawn(again), drawn(first))
-
-
-def test_changed_labels_are_a_new_charge_under_new_words(ledger):
-    law = ldp.RandomizedResponse(6, 1.0)
-    crashed = start(ledger, law, 4, ids=IDS)
-    changed = LABELS.copy()
-    changed[0] = (changed[0] + 1) % 6
-    run = start(ledger, law, 4, labels=changed, ids=IDS)
-    assert run.receipt.run_id != crashed.receipt.run_id and ledger.spent("d", "y") == 2.0
-
-
 def test_an_input_that_changes_between_the_passes_is_not_published(ledger):
     run = start(ledger, ldp.RandomizedResponse(6, 1.0), 4, ids=IDS)
     changed = LABELS.copy()
@@ -117,25 +100,6 @@ def test_a_prior_that_changes_between_the_passes_is_not_published(ledger):
     finish(run, 4, ids=IDS, prior=PRIOR[::-1])
     with pytest.raises(ldp.ReleaseError, match="changed"):
         run.check_pin()
-
-
-def test_units_are_capped_over_all_batches(ledger):
-    units = np.random.default_rng(3).integers(800, size=5000)
-    run = start(
-        ledger,
-        ldp.RandomizedResponse(6, 1.0),
-        7,
-        ids=IDS,
-        units=units,
-        unit_name="person",
-        max_rows_per_unit=2,
-    )
-    kept = np.concatenate([rows for _, rows, _ in finish(run, 5, ids=IDS)])
-    counts = np.bincount(units[kept], minlength=800)
-    np.testing.assert_array_equal(counts, np.minimum(np.bincount(units, minlength=800), 2))
-    assert (
-        run.facts.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
-    )
 
 
 def test_units_that_change_between_the_passes_are_not_published(ledger):
@@ -169,15 +133,6 @@ def test_people_whose_ids_differ_at_the_far_end_are_two(ledger, other):
     assert sum(len(rows) for _, rows, _ in finish(run, 5, ids=IDS)) == 2
 
 
-def test_rows_of_other_people_are_another_request(ledger):
-    units = np.arange(5000) // 2
-    facts = {"ids": IDS, "unit_name": "person"}
-    crashed = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, units=units, **facts)
-    again = start(ledger, ldp.RandomizedResponse(6, 1.0), 3, units=units, **facts)
-    other = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, units=np.roll(units, 1), **facts)
-    assert again.receipt.run_id == crashed.receipt.run_id != other.receipt.run_id
-
-
 def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
     """The pin knows no order, but who is within the cap is known by position."""
     run = start(
@@ -200,14 +155,6 @@ def test_nothing_is_drawn_before_the_charge(ledger):
     assert ledger.runs() == [] and not hasattr(pin, "draw") and not hasattr(pin, "receipt")
     run = pin.charge("columns")
     assert run.draw(LABELS)[0].blocks[0].receipt == run.receipt == ledger.runs()[0].receipt
-
-
-def test_lookup_charges_nothing(ledger):
-    pin = table_pin(
-        ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger
-    )
-    pin.add(LABELS, ids=IDS)
-    assert pin.lookup() is None and ledger.runs() == []
 
 
 @pytest.mark.parametrize(

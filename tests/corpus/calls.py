@@ -21,7 +21,7 @@ from tests.corpus.record import array, values
 import labeldp as ldp
 from labeldp.aggregates import FeatureSums, Histogram, Vote
 from labeldp.app import stage
-from labeldp.custody._aggregation import aggregate_best
+from labeldp.custody import aggregate_best
 from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
 from labeldp.papers.ghazi2021 import RepeatAndSelect
 from labeldp.papers.malek2021 import Alibi

@@ -105,24 +105,6 @@ def test_a_stopped_training_ends_as_an_undisturbed_one(name: str, tmp_path: Path
     assert path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(epochs=4, rate=np.float64(0.01)),
-        Recipe(epochs=np.int64(4), rate=np.float32(0.01), weight_decay=np.float64(0.01)),  # type: ignore[arg-type]
-        Recipe(epochs=4, schedule=lambda progress: 1 + np.cos(np.pi * progress)),
-        Recipe(epochs=4, consistency=Consistency(strong=None, weight=np.float64(0.5))),
-    ],
-    ids=["rate", "several", "schedule", "consistency"],
-)
-def test_numbers_of_numpy_in_a_recipe_are_read_again(recipe: Recipe, tmp_path: Path):
-    path, expected = tmp_path / "state.pt", run(recipe)
-    with pytest.raises(KeyboardInterrupt):
-        run(recipe, checkpoint=path, progress=stopping(2))
-    found = run(recipe, checkpoint=path)
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
-
-
 def test_it_is_written_in_between_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """For a process that is killed, which raises nothing."""
     seen, path = [], tmp_path / "new" / "state.pt"

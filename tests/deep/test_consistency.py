@@ -2,8 +2,6 @@
 """What rows share: posterior targets, votes of neighbours, strong changes, and a training with
 them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -22,15 +20,12 @@ from labeldp.deep import (
     denoise,
     evidence_of,
     group_votes,
-    likelihood_loss,
     models,
     neighbour_votes,
     predict,
     train,
 )
 from labeldp.deep._consistency import Targets
-from labeldp.deep._loop import require_one_process
-from labeldp.deep._stages import described
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.learn import ClusterPrior, find_clusters
 
@@ -111,12 +106,6 @@ def test_predictions_are_scaled_to_the_frequencies_that_noisy_labels_tell():
     assert np.allclose(found.of(rows).mean(0).numpy(), frequencies, atol=0.03)
 
 
-def test_a_class_that_no_row_has_gets_no_nan():
-    found = Targets(Consistency(), evidence([0.7, 0.3], [0.7, 0.3]), 2)
-    found.learn(torch.arange(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
-    assert torch.allclose(found.of(torch.arange(2)).sum(1), torch.ones(2))
-
-
 def test_a_relative_threshold_is_a_share_of_the_mean_largest_posterior():
     settings = Consistency(
         memory=0.0, align=False, own=False, temperature=0.0, threshold=0.9, relative=True
@@ -184,14 +173,6 @@ def test_first_predictions_count_until_the_net_has_some():
     assert torch.allclose(found.of(torch.tensor([0])), torch.tensor([[0.3, 0.7]]), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "first", [np.ones((2, 2)), np.full((3, 2), -1.0), np.full((3, 2), np.nan), np.ones(3)]
-)
-def test_first_predictions_that_are_none_are_refused(first):
-    with pytest.raises(InvalidInput, match="first predictions"):
-        Targets(Consistency(), Dense(UNIFORM[:3]), 2, first)
-
-
 def test_first_predictions_without_consistency_are_refused():
     with pytest.raises(InvalidInput, match="Leave first out"):
         train(
@@ -232,13 +213,6 @@ def test_a_row_has_no_part_in_its_own_votes():
     assert not moved[7]
 
 
-def test_more_neighbours_than_rows_are_all_other_rows():
-    features, table = torch.eye(5), evidence(*[[0.6, 0.4]] * 5)
-    assert torch.equal(
-        neighbour_votes(features, table, 2, count=99), neighbour_votes(features, table, 2, count=4)
-    )
-
-
 @pytest.mark.parametrize(
     ("features", "message"),
     [
@@ -251,16 +225,6 @@ def test_more_neighbours_than_rows_are_all_other_rows():
 def test_features_that_cannot_vote_are_refused(features, message):
     with pytest.raises(InvalidInput, match=message):
         neighbour_votes(features, Dense(UNIFORM), 2)
-
-
-def test_rows_of_any_size_vote_alike():
-    features = torch.rand(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    table = evidence(*[[0.6, 0.4], [0.4, 0.6]] * 10)
-    wanted = neighbour_votes(features, table, 2, count=5)
-    for scale in (1e-30, 1e200):
-        assert torch.allclose(
-            neighbour_votes(features * scale, table, 2, count=5), wanted, atol=1e-5
-        )
 
 
 @pytest.mark.parametrize(
@@ -294,14 +258,6 @@ def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
     assert torch.equal(votes[0], votes[5999])
     huge = np.where(groups == 2, 2**62, 0)  # such as digests of names
     assert torch.equal(group_votes(huge, evidence_of(noisy), 5), votes)
-
-
-def test_one_group_votes_by_the_frequencies_of_all_rows():
-    noisy = ldp.privatize(
-        np.repeat([0, 1], [3000, 1000]), ldp.RandomizedResponse(2, 3.0), noise=ldp.SeededNoise(0)
-    )
-    votes = group_votes(np.zeros(4000, int), evidence_of(noisy), 2)
-    assert torch.allclose(votes, torch.tensor([[0.75, 0.25]]).expand(4000, 2), atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -347,13 +303,6 @@ def test_an_output_of_any_law_agrees_with_the_classes_that_it_speaks_for(law):
     agree = (consensus(evidence_of(noisy), labels, 6).rest < 0).numpy()
     assert np.array_equal(agree, noisy.log_likelihood()[np.arange(600), labels] > -1e-5)
     assert 0.1 < agree.mean() < 1
-
-
-def test_rows_without_a_label_teach_nothing():
-    found = consensus(evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.array([0, 1, 1]), 2)
-    logits = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    likelihood_loss(logits, found).backward()
-    assert (logits.grad.abs().sum(1) > 1e-3).tolist() == [True, False, True]
 
 
 def test_predictions_that_no_label_agrees_with_leave_nothing_to_learn():
@@ -428,13 +377,6 @@ def test_strong_changes_keep_shape_and_range_and_follow_the_generator(channels):
     assert ((one - images).abs().flatten(1).amax(1) > 0).all()
 
 
-def test_the_square_has_its_size():
-    images = torch.zeros(2000, 1, 16, 16)
-    found = augment.rand_augment(images, torch.Generator().manual_seed(0), hole=0.5, strength=1e-6)
-    sizes = (found - 0.5).abs().lt(1e-3).sum((1, 2, 3))
-    assert int(sizes.max()) == 64  # 8 x 8; less where it hangs over the edge
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -480,28 +422,6 @@ def test_settings_that_no_training_could_use_are_refused(wrong):
         Consistency(**wrong)
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, debiased_loss])
-def test_losses_without_likelihoods_are_refused(loss):
-    with pytest.raises(InvalidInput, match="log-likelihoods with consistency"):
-        Recipe(loss=loss, consistency=Consistency())
-
-
-def test_something_else_than_settings_is_refused():
-    with pytest.raises(InvalidInput, match=r"deep\.Consistency or None"):
-        Recipe(consistency=True)
-
-
-def test_labels_are_no_evidence():
-    with pytest.raises(InvalidInput, match="Pass evidence_of"):
-        train(
-            models.Mlp(2, 2),
-            torch.rand(8, 2),
-            torch.zeros(8, dtype=torch.int64),
-            Recipe(consistency=Consistency()),
-            generator=torch.Generator(),
-        )
-
-
 def test_a_net_without_a_linear_layer_has_no_features_to_vote_by():
     net = torch.nn.Conv1d(1, 2, 1)
     with pytest.raises(InvalidInput, match="linear layer"):
@@ -527,11 +447,6 @@ def test_the_weight_rises_after_the_warm_up():
     assert Consistency(weight=2.0).weight_at(0) == 2.0
 
 
-def test_a_warm_up_without_end_is_refused():
-    with pytest.raises(InvalidInput, match="warm_up < epochs=5"):
-        Recipe(epochs=5, consistency=Consistency(warm_up=5))
-
-
 def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
     """The step on trial has one epoch, which no warm-up would fit into; a change that does not work
     is found before the charge."""
@@ -552,54 +467,6 @@ def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
         net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings
     ).fit(X.numpy(), y)
     assert model.predict(X.numpy()).shape == (60,)
-
-
-def test_many_processes_are_refused_before_anything_is_charged():
-    require_one_process((Recipe(consistency=Consistency()),), 1)
-    require_one_process((Recipe(),), 2)
-    with pytest.raises(InvalidInput, match="one process with consistency, got 2"):
-        require_one_process((Recipe(), Recipe(consistency=Consistency())), 2)
-
-
-@pytest.mark.parametrize("strong", [lambda x, _: x[:1], lambda x, _: x[..., :4], lambda x, _: None])
-def test_a_change_that_gives_other_rows_is_refused(strong):
-    with pytest.raises(InvalidInput, match="Change each row by itself"):
-        Consistency(strong=strong).views(torch.rand(8, 1, 8, 8), torch.Generator())
-
-
-def test_a_batch_of_one_row_is_tried_without_neighbours(tmp_path):
-    X, y, _, _ = digits(60)
-    recipe = Recipe(epochs=1, batch_size=1, consistency=Consistency(neighbours=5))
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = TorchClassifier(
-        net,
-        recipe=recipe,
-        epsilon=2.0,
-        classes=range(10),
-        ledger=ledger,
-        dataset="d",
-        random_state=0,
-    )
-    assert model.fit(X.numpy(), y).predict(X.numpy()).shape == (60,)
-
-
-def test_a_table_of_likelihoods_is_evidence_too():
-    X, y, _, _ = digits(60)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(0))
-    recipe = Recipe(epochs=1, consistency=Consistency(neighbours=5))
-    nets = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)) for _ in range(2)]
-    nets[1].load_state_dict(nets[0].state_dict())
-    for net, given in zip(nets, (evidence_of(noisy), evidence_of(noisy).expand(10)), strict=True):
-        train(net, X, given, recipe, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(nets[0][1].weight, nets[1][1].weight, atol=1e-5)
-
-
-def test_other_settings_are_another_fit():
-    recipe = Recipe(consistency=Consistency())
-    other = replace(recipe, consistency=Consistency(memory=0.5))
-    assert described(recipe) == described(Recipe(consistency=Consistency()))
-    assert described(recipe) != described(other)
 
 
 # Training
@@ -623,25 +490,6 @@ def test_what_rows_share_teaches_more_than_each_row_alone():
         right[name] = float((predict(net, X_test).argmax(1).numpy() == y_test).mean())
     assert right["shared"] > 0.9
     assert right["shared"] > right["alone"] + 0.1
-
-
-def test_mixup_and_warm_up_go_together_with_it():
-    X, y, _, _ = digits(200)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 4.0), noise=ldp.SeededNoise(0))
-    recipe = Recipe(
-        epochs=3, alpha=0.5, consistency=Consistency(warm_up=1, threshold=0.5, temperature=0.0)
-    )
-    losses = []
-    train(
-        models.SmallConvNet(),
-        X,
-        evidence_of(noisy),
-        recipe,
-        generator=torch.Generator().manual_seed(0),
-        progress=lambda epoch: losses.append(epoch.loss),
-    )
-    assert len(losses) == 3
-    assert np.isfinite(losses).all()
 
 
 def test_the_classifier_learns_so_in_two_stages():
@@ -745,36 +593,6 @@ def test_every_method_takes_every_law(name, kind):
     assert np.isfinite(losses).all()
 
 
-def test_a_class_that_no_row_is_sure_of_is_told_of_and_training_ends():
-    X, y, _, _ = digits(200)
-    noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0), classes=range(10)
-    )
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    with pytest.warns(
-        LostClassWarning, match=r"no row was sure enough to be taught class 0, 1, .*9 \(by code\)"
-    ):
-        train(
-            net,
-            X,
-            evidence_of(noisy),
-            Recipe(epochs=2, consistency=Consistency.fixmatch()),
-            generator=torch.Generator().manual_seed(0),
-        )
-
-
-def test_votes_are_taken_again_after_the_warm_up():
-    assert [
-        epoch
-        for epoch in range(1, 9)
-        if Consistency(neighbours=5, revote=2, warm_up=3).votes_in(epoch)
-    ] == [4, 6, 8]
-    assert [
-        epoch for epoch in range(1, 5) if Consistency.posterior_selection().votes_in(epoch)
-    ] == [2, 3, 4]
-    assert not Consistency().votes_in(5)
-
-
 def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree():
     """DenoiseSSL's labels, by k-means on the pixels; then a round of consensus retraining."""
     X, y, X_test, y_test = digits()
@@ -846,8 +664,3 @@ def test_losses_of_labels_take_a_cluster_prior_as_before():
                 model.fit(X.flatten(1).numpy(), y)
         else:
             assert len(model.fit(X.flatten(1).numpy(), y).history_[0]) == 1
-
-
-def test_no_change_is_a_change_too():
-    x = torch.rand(8, 3)
-    assert torch.equal(Consistency(strong=None).views(x, torch.Generator()), x)

@@ -77,17 +77,6 @@ def test_second_derivatives_through_forms_pass_gradgradcheck(kind):
     assert gradgradcheck(lambda z: likelihood_loss(z, form, "none"), (logits,))
 
 
-def test_rows_of_a_form_are_taken_from_all_of_its_parts():
-    for kind, form in forms().items():
-        rows = torch.tensor([2, 2, 0])
-        k = 6
-        assert torch.equal(form[rows].expand(k), form.expand(k)[rows]) and len(form[rows]) == 3, (
-            kind
-        )
-    listed = Heads([Dense(torch.randn(4, 2)), Dense(torch.randn(4, 3))], (2, 3))
-    assert torch.equal(listed[1:3].expand(5), listed.expand(5)[1:3])
-
-
 def net_and_inputs():
     net = torch.nn.Sequential(
         torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 11)
@@ -127,17 +116,6 @@ def test_a_gradient_to_be_differentiated_is_the_one_that_is_saved():
             {"rtol": 1e-2, "atol": 1e-4} if dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-4}
         )
         torch.testing.assert_close(again.detach(), plain, **close)
-
-
-def test_the_usual_backward_pass_computes_nothing_anew(monkeypatch):
-    def formula(*_, **__):
-        raise NotImplementedError
-
-    monkeypatch.setattr("labeldp.deep._losses._formula", formula)
-    logits, table = batch()
-    likelihood_loss(logits.requires_grad_(), table).backward()
-    with pytest.raises(NotImplementedError):
-        torch.autograd.grad(likelihood_loss(logits, table), logits, create_graph=True)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch itself, in jvp

@@ -2,7 +2,6 @@
 """TorchClassifier: what it takes, what it learns and spends, what it refuses before anything is
 drawn, and where it works."""
 
-import doctest
 import functools
 import math
 import subprocess
@@ -31,9 +30,7 @@ from labeldp.deep import (
     posterior_loss,
     with_evidence,
 )
-from labeldp.deep import _estimator as estimator
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
-from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
 
 K, N = 4, 1200
@@ -135,15 +132,6 @@ def test_every_way_of_learning_finds_the_classes(data, settings):
     assert math.isinf(model.privacy_.epsilon) and not model.privacy_.secure  # the noise has a seed
 
 
-def test_one_stage_is_the_default(data):
-    model = classifier().fit(*data)
-    assert [stage.name for stage in model.stages_] == ["stage-1"] and len(model.history_) == 1
-
-
-def test_the_example_runs():
-    assert doctest.testmod(estimator).failed == 0
-
-
 def test_inputs_of_every_kind_give_the_same_model(data):
     X, y = data
     tensor = torch.from_numpy(X)
@@ -172,43 +160,6 @@ def test_images_as_bytes_and_as_numbers():
     assert np.allclose(
         model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5
     )
-
-
-def test_named_classes_and_public_scores(data):
-    X, y = data
-    names = np.array(["ant", "bee", "cat", "dog"])
-    model = classifier(classes=names.tolist()).fit(X, names[y])
-    assert model.classes_.tolist() == names.tolist()
-    assert model.score(X, names[y]) == np.mean(model.predict(X) == names[y]) > 0.85
-    with pytest.raises(ldp.InvalidInput, match="labels, one a row"):
-        model.score(X, names[y[:-1]])
-
-
-def test_random_state_never_drives_noise_or_partition(data):
-    X, y = data
-    net = functools.partial(Mlp, K, hidden=(8,))
-    first, second, again = (
-        classifier(net, random_state=seed, n_stages=1).fit(X, y) for seed in (0, 1, 0)
-    )
-    assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
-    assert not np.array_equal(first.predict_proba(X), second.predict_proba(X))
-    assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
-
-
-def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
-    net = SmallConvNet(K)
-    shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
-    for text in (repr(shown), str(shown)):
-        assert (
-            "module=SmallConvNet(...)" in text
-            and "epsilon=2.0" in text
-            and "Conv2d" not in text
-            and text.count("\n") < 3
-        )
-    assert shown.module is net
-    assert "module=perceptron)" in repr(
-        TorchClassifier(perceptron)
-    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
 
 
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
@@ -242,18 +193,6 @@ def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
     ):
         classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
     assert ledger.runs() == []
-
-
-def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
-    X, y = data
-    place = tmp_path / "ledger.db"
-    noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(K, 2.0), classes=range(K), dataset="d", ledger=place
-    )
-    for ledger in (str(place), place, ldp.Ledger(place)):
-        assert classifier(ledger=ledger, noise=None).fit(X, noisy).privacy_.evidence == "proven"
-    other = classifier(ledger=str(tmp_path / "other.db"), noise=None).fit(X, noisy)
-    assert other.privacy_.evidence == "not recorded"
 
 
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
@@ -351,16 +290,6 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
         classifier(class_prior=HistogramPrior(0.1)).fit_likelihood(X, noisy_of(y).log_likelihood())
 
 
-def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
-    X, y = data
-    model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(
-        X, y, unit=np.arange(N) // 3
-    )
-    assert model.noisy_labels_.evidenced.sum() == 2 * N // 3
-    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {4.0}
-    assert model.score(X, y) > 0.85 and model.estimated_accuracy_ is not None
-
-
 def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
     X, y = data[0][:200], data[1][:200]
     numbers = np.arange(200)
@@ -392,15 +321,6 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
         fit("people", ids=frame["visit"], unit=frame["ward"])
     with pytest.raises(ldp.BudgetExceeded):
         fit("people", ids=frame["visit"], unit=frame["ward"].to_numpy(), unit_name="person")
-
-
-def test_ids_name_the_rows(data):
-    X, y = data
-    ids = np.array([f"row-{i}" for i in range(N)])
-    noisy = (
-        classifier(recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, y, ids=ids).noisy_labels_
-    )
-    assert noisy.explicit_ids and noisy.ids.tolist() == ids.tolist()
 
 
 # With scikit-learn, and without
@@ -640,20 +560,6 @@ def test_what_is_refused_is_not_charged(data, tmp_path, name):
     assert ledger.spent("people", "label") == 0
 
 
-def test_no_message_shows_a_label(data):
-    X, _ = data
-    with pytest.raises(ldp.InvalidInput) as error:
-        classifier().fit(X, np.full(N, "sentinel-label"))
-    assert "sentinel" not in str(error.value)
-    with pytest.warns(ldp.DomainLeakWarning):
-        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(
-            X, data[1]
-        )
-    assert model.privacy_.except_for == "which classes occur"
-    with pytest.raises(ldp.InvalidInput, match="classes that a label can have, got none"):
-        classifier(classes=None).fit(X, data[1])
-
-
 def test_likelihoods_are_checked(data):
     X, y = data
     table = noisy_of(y).log_likelihood()
@@ -812,7 +718,10 @@ def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_ma
 ):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    norm = lambda k: torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))  # noqa: E731
+
+    def norm(k):
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
+
     model = classifier(norm, noise=None, ledger=ledger, dataset="people", n_stages=stages)
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
         model.fit(X, y, unit=np.arange(N) % units)
@@ -839,16 +748,6 @@ def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kin
     assert not ledger.runs()
 
 
-@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
-def test_floats_that_torch_does_not_know_are_converted(data, dtype):
-    X, y = data
-    noisy = noisy_of(y)
-    assert np.array_equal(
-        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)),
-        classifier().fit(X, noisy).predict_proba(X),
-    )
-
-
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     X, y = data
     order = np.random.default_rng(1).permutation(N)
@@ -871,51 +770,6 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     items.names = order
     with pytest.raises(ldp.InvalidInput, match="order"):
         classifier().fit(matched, noisy)
-
-
-def test_a_dataset_that_changes_its_order_during_training_stops_it(data):
-    X, y = data
-    items = Swapped(X, 10**9)
-
-    def swap(epoch):
-        items.after = 0
-
-    with pytest.raises(ldp.InvalidInput, match="order or content"):
-        classifier(progress=swap).fit(items, y)
-
-
-def test_random_transforms_are_not_taken_for_a_change_of_order(data):
-    X, y = data
-
-    class Random(Items):
-        def __getitem__(self, i):
-            return torch.from_numpy(self.X[i]) + 0.01 * torch.rand(K)
-
-    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
-        assert classifier().fit(Random(X), y, ids=np.arange(N)).score(X, y) > 0.85
-    with (
-        pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"),
-        pytest.raises(ldp.InvalidInput, match="Expected ids="),
-    ):
-        classifier().fit(Random(X), y)  # a repeat of this fit could not be recognised
-
-
-def test_held_out_progress_tells_noisy_figures_only(data):
-    X, y = data
-    told = []
-    model = classifier(n_stages=2, validation_fraction=0.2, progress=told.append).fit(X, y)
-    assert [epoch for stage in model.history_ for epoch in stage] == told
-    assert all(epoch.held_out < 0 for epoch in told)
-
-
-def test_a_score_on_rows_that_were_learned_from_warns(data):
-    X, y = data
-    model = classifier(validation_fraction=0.2, law="subset", n_stages=1).fit(X, y)
-    noisy = model.noisy_labels_
-    with pytest.warns(SeenRowsWarning, match="The model has learned from"):
-        model.score(X, noisy)
-    (unseen,) = (block.rows for block in noisy.blocks if block.stage == "validation")
-    assert model.score(X[unseen], noisy[unseen]) == pytest.approx(model.estimated_accuracy_.value)
 
 
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):

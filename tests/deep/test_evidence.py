@@ -55,36 +55,6 @@ def test_both_forms_equal_numpy(name, k, monkeypatch):
         torch.testing.assert_close(form.expand(k), table, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["rr", "rr-top-k", "rr-with-prior"])
-def test_of_randomized_response_one_row_a_size_is_expanded(name, monkeypatch):
-    noisy, seen = draw(LAWS[name][0](19, 1.5), n=200), []
-    law = type(noisy.blocks[0].law)
-    log_likelihood = law.log_likelihood
-    monkeypatch.setattr(
-        law,
-        "log_likelihood",
-        lambda self, outputs, side: (
-            seen.append(len(outputs)) or log_likelihood(self, outputs, side)
-        ),
-    )
-    form = evidence_of(noisy, form="compact")
-    assert sum(seen) == len(np.unique(noisy.blocks[0].side.get("size", 0))) < 20
-    torch.testing.assert_close(
-        form.expand(19), torch.from_numpy(noisy.log_likelihood()), rtol=0, atol=0
-    )
-
-
-def test_stages_of_randomized_response_with_and_without_a_prior():
-    first, second = draw(ldp.RandomizedResponse(40, 1.0)), draw(ldp.RRWithPrior(40, 1.0), seed=1)
-    rows = np.random.default_rng(0).permutation(240)
-    stages = ldp.concat([first, second])[rows]
-    form = evidence_of(stages, form="compact")
-    assert isinstance(form, PackedSets)
-    torch.testing.assert_close(
-        form.expand(40), torch.from_numpy(stages.log_likelihood()), rtol=0, atol=0
-    )
-
-
 def test_a_hundred_thousand_classes_of_released_labels():
     noisy = draw(ldp.RandomizedResponse(100_000, 8.0), n=2000)
     form = evidence_of(noisy)
@@ -127,25 +97,6 @@ def test_stages_of_several_laws_stay_compact_and_two_draws_become_a_sum():
         rtol=0,
         atol=1e-6,
     )
-
-
-def test_rows_without_a_draw_have_no_evidence():
-    noisy = draw(ldp.RandomizedResponse(5, 1.0))
-    some = ldp.NoisyLabels(
-        len(noisy), noisy.classes, (noisy.blocks[0].at(slice(0, 7), np.arange(7) * 3),), noisy.ids
-    )
-    table = evidence_of(some, form="compact").expand(5)
-    assert not table[1].any() and table[3].any()
-    torch.testing.assert_close(table, torch.from_numpy(some.log_likelihood()))
-
-
-def test_large_tables_are_compact_by_themselves(monkeypatch):
-    noisy = draw(ldp.SubsetSelection(64, 1.0))
-    assert isinstance(evidence_of(noisy), Dense)
-    monkeypatch.setattr(evidence, "_DENSE_BYTES", 120 * 64 * 4 - 1)
-    small = evidence_of(noisy)
-    assert isinstance(small, PackedSets)
-    assert small.n_bytes == 120 * (64 // 8 + 16)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from torch.utils.data import (
 
 import labeldp as ldp
 from labeldp.deep import (
+    Inputs,
     Recipe,
-    Resident,
     Streamed,
     as_inputs,
     evidence_of,
@@ -27,8 +27,6 @@ from labeldp.deep import (
     train,
     with_evidence,
 )
-from labeldp.deep import _inputs as inputs
-from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 90, 3
@@ -109,23 +107,6 @@ def test_batches_are_the_rows_that_were_asked_for(kind):
     assert len(part) == 2 and part.ndim == 2
 
 
-def test_kinds_are_kept_whole_or_streamed():
-    kept = ("tensor", "array", "list", "tensor dataset", "loader of tensors")
-    for kind, make in KINDS.items():
-        if kind != "inputs":
-            assert isinstance(as_inputs(make()), Resident if kind in kept else Streamed), kind
-    several = Several()
-    list(as_inputs(several, watch=False).batches(ROWS))
-    assert several.asked == len(ROWS)
-
-
-def test_memory_is_shared_with_an_array_that_must_not_be_written():
-    array = np.zeros((4, 2), np.float32)
-    array.flags.writeable = False
-    found = as_inputs(array)
-    assert found.tensor.data_ptr() == array.__array_interface__["data"][0]
-
-
 def test_features_choose_x():
     found = as_inputs(Items(), features=lambda item: item[0] * 2)
     torch.testing.assert_close(next(found.batches(ROWS)), 2 * X[ROWS[0]])
@@ -134,26 +115,6 @@ def test_features_choose_x():
     torch.testing.assert_close(next(data.batches(ROWS)), X[ROWS[0]])
     with pytest.raises(ldp.InvalidInput, match="features="):
         Streamed(mappings)
-
-
-def test_what_does_not_fit_stays_where_it_is(monkeypatch):
-    """A device of which little is free: the loop sends batches one by one."""
-    monkeypatch.setattr(inputs, "_room", lambda device: 4 * X.numel())
-    elsewhere = as_inputs(X).on("meta")
-    assert elsewhere.tensor.device.type == "cpu"
-    torch.testing.assert_close(next(elsewhere.batches(ROWS)), X[ROWS[0]])
-    monkeypatch.setattr(inputs, "_room", lambda device: 8 * X.numel())
-    assert as_inputs(X).on("meta").tensor.device.type == "meta"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("room", [0, 1 << 30])
-def test_a_gpu_gives_the_same_rows_either_way(room, monkeypatch):
-    monkeypatch.setattr(inputs, "_room", lambda device: room)
-    found = as_inputs(X).on("cuda")
-    assert found.tensor.device.type == ("cuda" if room else "cpu")
-    for rows, batch in zip(ROWS, found.batches(ROWS), strict=True):
-        torch.testing.assert_close(batch.to("cuda", non_blocking=True).cpu(), X[rows])
 
 
 class Stream(IterableDataset):
@@ -212,37 +173,11 @@ def test_items_that_make_no_tensor_are_refused_with_what_to_do():
             list(Streamed(data, watch=False).batches(ROWS))
 
 
-class Turning(Items):
-    """Its order changes when it is told."""
-
-    shift = 0
-
-    def __getitem__(self, i):
-        return self.x[(i + self.shift) % N], 0
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_that_changes_its_order_stops_the_training(workers):
-    data = Turning()
-    found = as_inputs(DataLoader(data, batch_size=8, num_workers=workers))
-    assert len(list(found.batches(ROWS))) == 3
-    data.shift = 1
-    with pytest.raises(ldp.InvalidInput, match="order or content has changed"):
-        list(found.batches(torch.arange(N).split(30)))
-
-
 class Noisy(Items):
     """A random transform: the same item differs from itself."""
 
     def __getitem__(self, i):
         return self.x[i] + torch.rand(2), 0
-
-
-def test_random_transforms_are_not_taken_for_a_change_of_order():
-    with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
-        found = as_inputs(Noisy())
-    assert torch.cat(list(found.batches(torch.arange(N).split(40)))).shape == (N, 2)
-    as_inputs(Noisy(), watch=False)  # as for predictions: nothing is said
 
 
 class Shuffled(Noisy):
@@ -270,34 +205,6 @@ def test_items_that_name_themselves_are_checked_by_their_names(loaded):
         as_inputs(data, id_of=lambda item: item[1], ids=names[1:])
     with pytest.raises(ldp.InvalidInput, match="Expected a Dataset"):
         as_inputs(torch.zeros(3, 2), id_of=len)
-
-
-def test_positions_are_the_names_where_no_others_are_given():
-    tensors = TensorDataset(torch.zeros(N, 2), torch.arange(N).flip(0))
-    assert len(as_inputs(tensors, id_of=lambda item: N - 1 - int(item[1]))) == N
-    with pytest.raises(ldp.InvalidInput, match="id 0 at position 0"):
-        list(as_inputs(tensors, id_of=lambda item: int(item[1])).batches([torch.arange(2)]))
-
-
-class Backwards(Streamed):
-    """Reads each batch in the wrong order, as a faulty worker would."""
-
-    def __init__(self, dataset):
-        super().__init__(dataset)
-        items = self._items
-        self._items = type(
-            "Wrong",
-            (),
-            {
-                "__len__": lambda _: len(items),
-                "__getitems__": lambda _, rows: items.__getitems__(rows[::-1]),
-            },
-        )()
-
-
-def test_batches_in_another_order_are_refused():
-    with pytest.raises(ldp.InvalidInput, match="order that was asked for"):
-        list(Backwards(Items()).batches(ROWS))
 
 
 def evidence(n=N):

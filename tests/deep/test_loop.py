@@ -15,15 +15,16 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import (
     Consistency,
+    Heads,
+    Recipe,
     augment,
-    debias_weights,
-    debiased_loss,
+    column_evidence,
     evidence_of,
     likelihood_loss,
     posterior_loss,
+    predict,
+    train,
 )
-from labeldp.deep._loop import Recipe, _batches, predict, train
-from labeldp.deep._losses import Heads, column_evidence
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.papers._recipes import triangular
 
@@ -72,12 +73,6 @@ def test_nets_learn_the_truth_from_noise(name):
     assert accuracy(net, x, labels) > 0.88  # the best possible is about 0.95
 
 
-def test_debiased_weights_train_too():
-    x, labels, noisy = problem()
-    recipe = Recipe(2, 128, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd")
-    assert accuracy(fitted(recipe, x, debias_weights(noisy)), x, labels) > 0.85
-
-
 def test_a_seed_gives_the_same_weights_and_another_others():
     x, _, noisy = problem(300)
     form, recipe = (
@@ -110,15 +105,6 @@ def test_images_are_scaled_augmented_and_kept_channels_last():
     assert [len(images) for images in seen] == [16, 17]
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images in seen)
     assert max(float(images.max()) for images in seen) <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("n", "sizes"), [(10, [4, 4, 2]), (9, [4, 5]), (4, [4]), (1, [1]), (3, [3])]
-)
-def test_every_row_is_in_one_batch_and_none_stands_alone(n, sizes):
-    found = list(_batches(n, 4, torch.Generator().manual_seed(0)))
-    assert [len(rows) for rows in found] == sizes
-    assert sorted(torch.cat(found).tolist()) == list(range(n))
 
 
 def test_a_training_whose_only_step_has_no_rate_is_told_of():
@@ -155,23 +141,6 @@ def test_progress_tells_noisy_figures_only_and_may_stop():
         fitted(QUICK, x[:400], form[:400], held_out=(x[400:], form[400:]), progress=progress)
     assert [epoch.number for epoch in told] == [1, 2]
     assert all(0 < epoch.loss < 2 and -2 < epoch.held_out < 0 for epoch in told)
-
-
-def test_each_epochs_averaged_net_can_be_watched_and_is_the_one_returned():
-    x, _, noisy = problem(600)
-    seen = []
-
-    def watch(number, net):
-        seen.append((number, predict(net, x)))
-
-    recipe = replace(QUICK, average=0.9)
-    plain, net = (
-        fitted(recipe, x, evidence_of(noisy)),
-        fitted(recipe, x, evidence_of(noisy), watch=watch),
-    )
-    assert [number for number, _ in seen] == list(range(1, recipe.epochs + 1))
-    torch.testing.assert_close(predict(net, x), seen[-1][1])
-    torch.testing.assert_close(predict(net, x), predict(plain, x))  # watching changes nothing
 
 
 def test_held_out_score_is_the_mean_log_evidence():
@@ -328,13 +297,6 @@ def test_a_class_that_does_not_occur_is_not_won_back():
         ]
         for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
             assert torch.equal(first, second)
-
-
-def test_a_training_that_loses_nothing_is_the_same_to_the_bit():
-    x, _, noisy = problem()
-    nets = [fitted(QUICK, x, evidence_of(noisy), win_back=each) for each in (False, True)]
-    for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
-        assert torch.equal(first, second)
 
 
 def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):

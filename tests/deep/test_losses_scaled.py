@@ -83,15 +83,6 @@ def test_a_prior_that_is_none_is_refused(prior, words):
         posterior_loss(torch.zeros(2, 3), torch.zeros(2, 3), prior=prior)
 
 
-def test_infinite_evidence_is_not_blamed_on_the_logits():
-    table = torch.zeros(2, 3)
-    table[1, 0] = math.inf
-    with pytest.raises(
-        InvalidInput, match=r"evidence of numbers, got NaN or \+inf in 1 rows.*row 1"
-    ):
-        likelihood_loss(torch.zeros(2, 3), table)
-
-
 def test_mixing_weights_are_checked_and_never_spread_over_pairs():
     logits, table = torch.randn(4, 3), torch.zeros(4, 3)
     for lam, words in [

@@ -127,19 +127,6 @@ def test_noisy_labels_without_ids_are_of_as_many_rows(door):
         DOORS[door]()
 
 
-def test_the_rows_of_noisy_labels_without_ids_are_given_alone():
-    with pytest.raises(
-        ldp.InvalidInput,
-        match=r"labels of 300 rows, as many as X has, got 120\. They carry no ids .* a Subset",
-    ):
-        with_evidence(ITEMS, FEW)
-    data = with_evidence(Subset(ITEMS, SOME.tolist()), FEW)
-    assert all(
-        torch.equal(data[i][0], torch.from_numpy(X[SOME[i]])) and data[i][1] == i
-        for i in range(120)
-    )
-
-
 def test_rows_without_a_noisy_label_are_left_out():
     noisy = noisy_of()[:200]
     model = classifier().fit(X, noisy, ids=np.arange(N))

@@ -145,7 +145,7 @@ def test_one_bill_for_all_judgements_of_a_person(tmp_path: Path) -> None:
         "dataset": "judgements",
         "ledger": ledger,
     }
-    noisy = ldp.privatize(preferred, ldp.RandomizedResponse(2, 2.0), **told)  # type: ignore[arg-type]
+    noisy = ldp.privatize(preferred, ldp.RandomizedResponse(2, 2.0), **told)
     assert (ledger.spent("judgements", "label"), noisy.privacy.unit, len(ledger.runs())) == (
         2.0,
         "unit",
@@ -154,7 +154,7 @@ def test_one_bill_for_all_judgements_of_a_person(tmp_path: Path) -> None:
     # epsilon of a row is half of the person's
     assert noisy.likelihood().min() == pytest.approx(math.exp(-1.0))
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize(preferred, ldp.RandomizedResponse(2, 1.0), **told)  # type: ignore[arg-type]
+        ldp.privatize(preferred, ldp.RandomizedResponse(2, 1.0), **told)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ in every run on one machine: no test fails by chance. Bounds on R^2 and errors a
 they say how well nets learn, and are no confidence bounds.
 """
 
-import doctest
-
 import numpy as np
 import pytest
 import torch
@@ -21,8 +19,7 @@ from torch.nn import functional
 
 import labeldp as ldp
 from labeldp.deep import LocationHead, Recipe, TorchRegressor, debiased_loss
-from labeldp.deep import _regressor as module
-from labeldp.deep.models import Ensemble, Mlp
+from labeldp.deep.models import Mlp
 from labeldp.learn import ClusterPrior
 from labeldp.learn._location import Answers, Family
 
@@ -119,15 +116,6 @@ def test_no_output_of_a_net_makes_a_probability_or_a_gradient_infinite(family, p
     assert torch.isfinite(outputs.grad).all()
 
 
-@pytest.mark.parametrize("points", [(0, 1, 2), (0.1, 0.4, 0.7), (0, 0.499, 1)])
-def test_the_scale_of_few_points_has_a_gradient(points):
-    """Steps of 0.1, 0.4, 0.7 differ by rounding, so that half a step is a little less than a
-    quarter of the range."""
-    outputs = torch.zeros(1, 2, requires_grad=True)
-    LocationHead(Given(), np.array(points), "logistic")(outputs)[0, 0].backward()
-    assert abs(outputs.grad[0, 1]) > 0.05
-
-
 # What it learns and spends
 # --------------------------------------------------------------------------------------------------
 
@@ -152,20 +140,6 @@ def test_numbers_are_predicted_far_better_than_by_their_mean(head):
     )
     assert {block.law.name for block in model.noisy_labels_.blocks} == {"square-wave"}
     assert model.estimated_rmse_ is None
-
-
-def test_several_nets_have_a_head_each():
-    X, y = friedman(1200)
-    X_test, truth = friedman(1200, seed=1, noise=0.0)
-    several = regressor(lambda k: Ensemble([Mlp(10, k, (32,)) for _ in range(3)])).fit(X, y)
-    heads = [
-        torch.softmax(net(torch.from_numpy(X_test)), 1).detach().numpy()
-        for net in several.module_.nets
-    ]
-    np.testing.assert_allclose(
-        several.predict_distribution(X_test), np.mean(heads, axis=0), atol=1e-5
-    )
-    assert several.score(X_test, truth) > 0.5
 
 
 @pytest.mark.parametrize(
@@ -228,10 +202,6 @@ def test_noisy_numbers_cost_nothing_and_bring_their_range(tmp_path):
     assert again.predict(X).shape == (800,) and is_regressor(again) and "Mlp" not in repr(again)
 
 
-def test_the_example_runs():
-    assert doctest.testmod(module).failed == 0
-
-
 # What it refuses, and that it resumes
 # --------------------------------------------------------------------------------------------------
 
@@ -270,17 +240,6 @@ def test_what_is_refused_is_not_charged(tmp_path, name):
             **{"X": X, "y": y} | given
         )
     assert ledger.spent("d", "label") == 0 and "sentinel" not in str(told.value)
-
-
-def test_noisy_classes_of_text_are_refused():
-    noisy = ldp.privatize(
-        np.array(["a", "b"] * 50),
-        ldp.RandomizedResponse(2, 1.0),
-        classes=["a", "b"],
-        noise=ldp.SeededNoise(0),
-    )
-    with pytest.raises(ldp.InvalidInput, match="increasing numbers"):
-        regressor(range=None).fit(friedman(100)[0], noisy)
 
 
 def test_a_fit_that_was_stopped_goes_on_and_another_head_is_another_fit(tmp_path):

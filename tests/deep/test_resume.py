@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,17 +19,15 @@ from tests.naming import named
 from torch.utils.data import DataLoader
 
 import labeldp as ldp
-from labeldp._validate import differences
 from labeldp.deep import (
     Recipe,
     TorchClassifier,
-    augment,
     cross_entropy,
     generalised_cross_entropy,
     likelihood_loss,
     schedules,
 )
-from labeldp.deep._stages import architecture, described, opened
+from labeldp.deep._stages import opened
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import LabelDPWarning
 
@@ -459,12 +457,6 @@ def test_settings_in_numbers_of_numpy_name_the_same_fit(data, tmp_path):
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
 
 
-def test_times_as_ids_are_refused_in_words_with_a_folder_too(data, tmp_path):
-    X, y = data
-    with pytest.raises(ldp.InvalidInput, match="ids of integers, strings or bytes, got timestamp"):
-        classifier(tmp_path).fit(X, y, ids=np.arange(N).astype("datetime64[ns]"))
-
-
 def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(data, tmp_path):
     X, y = data
     with pytest.raises(Stopped):
@@ -534,104 +526,9 @@ def test_noisy_labels_are_trained_on_once(data, tmp_path):
         classifier(tmp_path, **options).fit(X[:400], noisy[:400])
 
 
-FACTOR = 2.0
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """An augmentation that is a value, as those of labeldp are."""
-
-    factor: float
-
-    def __call__(self, images, generator):
-        return images * self.factor
-
-    def turned(self, images, generator, steps):
-        return images.roll(steps, -1)
-
-
 def half(images):
     """A helper that an augmentation names."""
     return images / 2
-
-
-def test_a_description_holds_the_functions_that_a_function_names_and_ends_in_a_circle(
-    monkeypatch,
-):
-    own = Recipe(augment=lambda images, generator: half(images))
-    first = described(own)
-    monkeypatch.setitem(globals(), "half", lambda images: images / 3)
-    assert [each.split(" ")[0] for each in differences(first, described(own))] == [
-        "augment.globals.half.code",
-        "augment.globals.half.function",
-    ]
-
-    def round_and_round():
-        return round_and_round
-
-    assert described(round_and_round)["closure"] == {"round_and_round": {"is": "builtins.function"}}
-    assert described(np.float64(0.5)) == described(0.5) and described(np.int64(3)) == 3
-    # the folder holds the weights
-    assert architecture(of_layers(torch.nn.ReLU())) == architecture(of_layers(torch.nn.ReLU(), 0.1))
-
-
-def test_what_a_function_or_object_holds_is_known_by_its_type_alone(monkeypatch):
-    """So a folder cannot tell two fits apart that differ in nothing else."""
-
-    def over(value):
-        return lambda images, generator: images if value is None else images * 2
-
-    for one, other in (
-        (2.0, 3.0),
-        ([1, 2], [3]),
-        (np.arange(3), np.ones((2, 2))),
-        (torch.zeros(1), torch.ones(2)),
-        ({1: 2}, {}),
-    ):
-        assert described(Recipe(augment=over(one))) == described(Recipe(augment=over(other)))
-        assert described(Recipe(augment=over(one))) != described(
-            Recipe(augment=over("another type"))
-        )
-    assert described(Scaled(1.0)) == described(Scaled(2.0)) != described(Halved(1.0))
-    own = Recipe(augment=lambda images, generator: images * FACTOR)
-    first = described(own)
-    monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    assert described(own) == first
-
-
-def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
-    def own(images, generator):
-        return images
-
-    different = [
-        Recipe(),
-        Recipe(augment=own),
-        Recipe(augment=lambda images, generator: images + 1),
-        Recipe(schedule=partial(schedules.cosine, ramp=0.2)),
-        Recipe(schedule=partial(schedules.cosine, ramp=0.3)),
-        Recipe(schedule=schedules.cosine),
-        Recipe(loss=cross_entropy),
-        Recipe(augment=partial(augment.shift, pixels=2)),
-        Recipe(augment=partial(augment.shift, pixels=3)),
-        Recipe(augment=augment.flip),
-        Recipe(augment=Scaled(1.0)),
-        Recipe(augment=Scaled(2.0).turned),
-        Recipe(augment=partial(Scaled(2.0).turned, steps=1)),
-        Recipe(schedule=lambda t: (lambda: 0.5)()),
-        Recipe(schedule=lambda t: (lambda: 0.25)()),
-        Recipe(augment=lambda images, generator: images + torch.tensor(FACTOR)),
-    ]
-    texts = [json.dumps(described(recipe)) for recipe in different]
-    assert len(set(texts)) == len(texts)
-    told = program(
-        "import json",
-        "from functools import partial",
-        "from labeldp.deep import schedules",
-        "from labeldp.deep._stages import described",
-        "from labeldp.deep import Recipe",
-        "print(json.dumps(described(Recipe(schedule=partial(schedules.cosine, ramp=0.3)))))",
-    )
-    assert told.strip() == texts[4]
 
 
 def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):

@@ -28,7 +28,7 @@ from labeldp.deep import (
     likelihood_loss,
     posterior_loss,
 )
-from labeldp.deep._estimator import dry_run, fewest
+from labeldp.deep._estimator import dry_run
 from labeldp.deep.models import Mlp, SmallConvNet
 
 K, N = 3, 300
@@ -91,24 +91,6 @@ def test_consistency_needs_a_loss_on_likelihoods(loss):
     assert Recipe(loss=posterior_loss, consistency=Consistency())
 
 
-def test_a_recipe_takes_what_trainings_use():
-    for schedule in (
-        lambda t: 1.0 - t,
-        lambda t: np.float32(t),
-        lambda t: torch.tensor(t),
-        lambda t: 2,
-    ):
-        assert Recipe(
-            schedule=schedule,
-            momentum=0,
-            weight_decay=0,
-            alpha=0,
-            clip=math.inf,
-            average=0.0,
-            channels_last=False,
-        )
-
-
 @pytest.mark.parametrize(
     "net", [SmallConvNet, "plain"], ids=["convnet", "without batch normalisation"]
 )
@@ -147,12 +129,6 @@ def test_a_rate_that_is_meant_for_sgd_is_told():
         Recipe(rate=0.1)
     assert told[0].filename == __file__
     Recipe(rate=0.1, optimizer="sgd"), Recipe(rate=0.03)
-
-
-def test_batches_grow_with_the_rows_where_none_are_asked_for():
-    sizes = [Recipe().rows_of_batch(n) for n in (1, 1200, 4000, 7000, 16_000, 10**9)]
-    assert sizes == [32, 32, 64, 128, 256, 256]
-    assert Recipe(batch_size=7).rows_of_batch(10**9) == 7
 
 
 class Dict(nn.Module):
@@ -366,31 +342,6 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
         states[1], np.random.get_state()[1]
     )
     assert states[2] == random.getstate()
-
-
-def test_a_step_that_is_tried_warns_of_nothing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        dry_run(
-            Mlp(K, K),
-            torch.zeros(2, K),
-            (K,),
-            [Recipe(schedule=lambda t: 0.0)],
-            torch.device("cpu"),
-            rows=2,
-        )
-
-
-def test_the_smallest_batch_is_foreseen():
-    assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
-    assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
-
-
-def test_a_step_on_one_row_shows_that_neighbours_need_a_linear_layer():
-    net = nn.Sequential(nn.Unflatten(1, (1, K)), nn.Conv1d(1, 1, 1), nn.Flatten())
-    recipe = Recipe(consistency=Consistency(strong=None, neighbours=3))
-    with pytest.raises(ldp.InvalidInput, match="last linear layer is used, for neighbours"):
-        dry_run(net, torch.zeros(2, K), (K,), [recipe], torch.device("cpu"), rows=1)
 
 
 @pytest.mark.parametrize(("n_classes", "epochs"), [(2, 5), (3, 10)])

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, posterior_loss
+from labeldp.deep import Recipe, TorchClassifier, cross_entropy, posterior_loss
 from labeldp.deep import _stages as stages
 from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
@@ -132,28 +132,6 @@ def test_each_stage_has_its_recipe(data, monkeypatch):
     assert [len(each) for each in only.history_] == [1]
 
 
-def test_targets_are_those_of_the_loss(data):
-    noisy = ldp.privatize(data[1], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
-    assert torch.equal(
-        stages.targets_of(noisy, Recipe(loss=cross_entropy)), torch.from_numpy(noisy.hard_codes())
-    )
-    weights = stages.targets_of(noisy, Recipe(loss=debiased_loss)).expand(K)
-    losses = np.random.default_rng(0).random((N, K))
-    assert np.allclose((weights.numpy() * losses).sum(axis=1), noisy.debias(losses), atol=1e-4)
-
-    def hard(logits, labels, reduction="mean"):
-        return cross_entropy(logits, labels, reduction)
-
-    assert isinstance(stages.targets_of(noisy, Recipe(loss=hard)), Form)
-    hard.takes_labels = True
-    for loss in (hard, partial(hard, reduction="sum")):
-        assert torch.equal(
-            stages.targets_of(noisy, Recipe(loss=loss)), torch.from_numpy(noisy.hard_codes())
-        )
-    own = stages.targets_of(noisy, Recipe(loss=lambda logits, target, **_: logits.sum()))
-    assert np.array_equal(own.expand(K).numpy(), noisy.log_likelihood())
-
-
 def side_of(model):
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
     return np.concatenate(
@@ -200,14 +178,6 @@ def test_a_given_prior_is_mixed_into_later_stages_by_its_weight(data):
     }
     assert len(np.unique(sides[1.0], axis=0)) == 2  # class 1 alone, or all of them
     assert len(np.unique(sides[0.5], axis=0)) > 2
-
-
-def test_a_folder_knows_the_weight_of_its_prior(data, tmp_path):
-    X, y = data
-    given = {"prior": np.ones((len(y), K)), "noise": ldp.SeededNoise(0), "folder": tmp_path / "fit"}
-    classifier(**given, prior_weight=0.5).fit(X, y)
-    with pytest.raises(ldp.InvalidInput, match="prior_weight"):
-        classifier(**given, prior_weight=0.25).fit(X, y)
 
 
 def test_a_public_prior_serves_the_first_stage(data):

@@ -10,11 +10,10 @@ import pytest
 from tests.engines.cluster_contract import Contract, by_label, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
 
+from labeldp import Ledger, ReleaseSpec
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.ledger._ledger import Ledger
+from labeldp.tables import Place
 from labeldp.tables import ray as on_ray
-from labeldp.tables._place import Place
-from labeldp.tables._spec import ReleaseSpec
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.engines

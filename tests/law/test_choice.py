@@ -35,16 +35,6 @@ def test_no_subset_of_classes_is_better(prior: list[float], epsilon: float) -> N
             assert best < reached * (1 + 4e-16)
 
 
-@given(PRIORS, st.floats(1e-3, 20))
-@settings(max_examples=100)
-def test_classes_of_equal_prior_enter_together(prior: list[float], epsilon: float) -> None:
-    weights = quantise(np.array([prior]))[0]
-    inside = np.zeros(len(prior), dtype=bool)
-    inside[RRWithPrior(len(prior), epsilon).outputs(prior)] = True
-    assert not set(weights[inside]) & set(weights[~inside])
-    assert weights[inside].min() > weights[~inside].max(initial=-1)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_no_private_matrix_is_better(seed: int) -> None:
     """Theorem 3: maximise sum_y p_y T[y, y] over all eps-DP matrices T."""
@@ -128,12 +118,6 @@ def test_a_side_whose_size_is_not_its_set_is_refused() -> None:
     ):
         with pytest.raises(InvalidInput, match="candidates"):
             law.sample(np.array([0, 1]), words, side | harm)
-
-
-def test_uniform_prior_gives_randomized_response() -> None:
-    for k in (2, 3, 10, 1000):
-        for epsilon in (1e-6, 0.5, 30.0):
-            assert int(RRWithPrior(k, epsilon).side_row()["size"]) == k
 
 
 @given(PRIORS, st.data())

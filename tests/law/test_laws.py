@@ -2,7 +2,6 @@
 """Properties of every law over K, epsilon and priors."""
 
 import contextlib
-import dataclasses
 import math
 from fractions import Fraction
 
@@ -27,7 +26,7 @@ from labeldp.laws import (
 )
 from labeldp.laws._exact import WORD, exp_floor, pack_sets
 from labeldp.laws._response import respond, respond_to_all, response_words
-from labeldp.laws._subset import SUBSET, best_size, uniform_information
+from labeldp.laws._subset import SUBSET
 from labeldp.papers.malek2021 import Alibi
 from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords
@@ -149,26 +148,6 @@ def test_information_is_that_of_the_matrix(case: tuple[Law, list[float]]) -> Non
     )
 
 
-def test_information_of_many_priors_at_once() -> None:
-    priors = np.random.default_rng(0).dirichlet(np.ones(200), size=50)
-    for law in (RandomizedResponse(200, 1.0), RRWithPrior(200, 1.0), PriorSplit(200, 1.0)):
-        together = law.information(priors)
-        assert together.shape == (50,)
-        # whose set is drawn with the words of row 0 in both
-        assert together[0] == pytest.approx(law.information(priors[0]), rel=1e-9)
-
-
-@given(st.integers(2, 150), EPSILONS)
-def test_default_subset_size_has_the_most_information(k: int, epsilon: float) -> None:
-    scores = (
-        [uniform_information(epsilon, k, d) for d in range(1, k)]
-        if epsilon > 1e-3
-        else [d * (k - d) for d in range(1, k)]
-    )
-    found = scores[best_size(epsilon, k) - 1]
-    assert found >= max(scores) * (1 - 1e-9) - 1e-15 or epsilon <= 1e-3
-
-
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 40.0, 700.0])
 @pytest.mark.parametrize("k", [2, 1000, 100_000])
 def test_extremes_work(k: int, epsilon: float) -> None:
@@ -228,12 +207,6 @@ def test_parameters_are_checked() -> None:
     ):
         with pytest.raises(InvalidInput):
             build()
-
-
-def test_epsilon_can_be_replaced() -> None:
-    assert dataclasses.replace(RRWithPrior(3, 1.0, (1.0, 2.0, 3.0)), epsilon=0.25) == RRWithPrior(
-        3, 0.25, (1.0, 2.0, 3.0)
-    )
 
 
 def test_exact_epsilon_of_plain_matrices() -> None:

@@ -112,68 +112,6 @@ def test_a_module_a_table_and_two_commands(tmp_path: Path, wheel: Any) -> None:
     assert unknown.returncode == 4 and "register_law" in unknown.stderr
 
 
-def test_a_released_table_is_not_contradicted(tmp_path: Path, wheel: Any) -> None:
-    out = tmp_path / "out.csv"
-    ldp.release(
-        visits(tmp_path / "visits.csv"),
-        out,
-        ldp.ReleaseSpec("day", DAYS, 1.0, law="subset:2", dataset="d"),
-    )
-    for law in ("rr", "wheel_law:Wheel", "subset:3"):
-        code, _, told = run(
-            "train", out, "--label", "day", "--law", law, "--out", tmp_path / "model"
-        )
-        assert code == 4 and "Expected the law of the release, subset" in told
-    assert (
-        run("train", out, "--label", "day", "--law", "subset:2", "--out", tmp_path / "model")[0]
-        == 0
-    )
-
-
-def test_a_plan_of_stages_by_commands(tmp_path: Path, examples: None) -> None:
-    source, folder, law = (
-        visits(tmp_path / "visits.csv"),
-        tmp_path / "plan",
-        ("--law", "wheel_law:Wheel"),
-    )
-    to = ("--ledger", tmp_path / "ledger.db")
-    facts = (
-        "--label",
-        "day",
-        "--classes",
-        ",".join(DAYS),
-        "--epsilon",
-        2,
-        "--id",
-        "visit",
-        "--dataset",
-        "visits",
-        "--parts",
-        "0.5,0.5",
-    )
-    assert run("stage", "plan", folder, *facts, *to, *law)[0] == 0
-    LAWS.pop("wheel")
-    code, _, told = run("stage", "status", folder, *to)
-    assert code == 4 and "register_law" in told
-    assert "wheel" in run("stage", "status", folder, *to, *law)[1]
-    LAWS.pop("wheel")
-    assert (
-        run(
-            "stage",
-            "release",
-            folder,
-            source,
-            "--stage",
-            1,
-            "--out",
-            tmp_path / "one.csv",
-            *to,
-            *law,
-        )[0]
-        == 0
-    )
-
-
 @pytest.mark.parametrize(
     ("law", "message"),
     [

@@ -12,7 +12,7 @@ import labeldp as ldp
 from labeldp.evidence._noisy import pack, unpack
 from labeldp.laws import PriorBins, SquareWave, Threshold, law_named
 from labeldp.laws._exact import pack_sets, unpack_sets
-from labeldp.laws._prior_bins import CRITERIA, most_bins
+from labeldp.laws._prior_bins import CRITERIA
 from labeldp.learn._location import Family, Partitions
 
 K = 7
@@ -99,28 +99,6 @@ def test_any_threshold_is_asked_sometimes_and_certainty_is_no_trap() -> None:
     assert (asked > 0.9 / (10 * 11)).all()  # an asked threshold's least chance is 1 / (10 (K - 1))
 
 
-def test_few_bins_at_small_epsilon_and_more_at_a_large_one() -> None:
-    prior = np.exp(-0.5 * ((np.arange(64) - 30) / 8.0) ** 2)[None]
-    counts = [
-        int(np.median(law.counts(law.prepare(np.repeat(prior, 99, 0)))))
-        for law in (PriorBins(64, e) for e in (0.5, 3.0, 4.0, 6.0))
-    ]
-    assert counts == [2, 3, 5, 8]
-    assert [most_bins(epsilon, 64) for epsilon in (1e-6, 1.0, 2.0, 2.5, 700.0)] == [
-        4,
-        5,
-        7,
-        8,
-        8,
-    ] and most_bins(700.0, 3) == 3
-
-
-def test_bins_do_not_depend_on_the_scale_or_type_of_the_prior() -> None:
-    law, prior = PriorBins(K, 2.0), np.round(PRIORS * 1024) / 1024
-    for other in (prior * 8, prior.astype(np.float32), prior[:, ::1] * 2.0**-30):
-        assert (law.prepare(other)["starts"] == law.prepare(prior)["starts"]).all()
-
-
 def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
     grid = ldp.Grid(0, 10, points=21)
     rng, epsilon = np.random.default_rng(1), 3.0
@@ -143,30 +121,6 @@ def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
         )
         exact = float((((up - down) / (2 * step)) ** 2 / p).sum())
         assert found[i] == pytest.approx(exact, rel=1e-4)
-
-
-def test_later_stages_of_numbers_ask_about_bins_and_first_ones_about_intervals() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1500, 2))
-    y = np.clip(5 + 2 * X[:, 0] + 0.3 * rng.normal(size=1500), 0, 10)
-    model = ldp.LabelDPRegressor(
-        epsilon=4.0, range=(0, 10), n_stages=2, noise=ldp.SeededNoise(0), random_state=0
-    ).fit(X, y)
-    laws = {type(block.law): block for block in model.noisy_labels_.blocks}
-    assert set(laws) == {SquareWave, PriorBins} and model.receipts_[0].epsilon == 4.0
-    block = laws[PriorBins]
-    assert np.median(block.law.counts(block.side)) > 2
-    by_word = ldp.LabelDPRegressor(
-        law="prior-bins:information",
-        epsilon=1.0,
-        range=(0, 10),
-        n_stages=2,
-        noise=ldp.SeededNoise(0),
-    )
-    assert {
-        getattr(block.law, "criterion", "information")
-        for block in by_word.fit(X, y).noisy_labels_.blocks
-    } == {"information"}
 
 
 def test_rows_with_a_bin_for_each_class_have_unbiased_weights() -> None:

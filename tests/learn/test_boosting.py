@@ -14,9 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from labeldp.learn import LearnOptions, _boosting
+from labeldp.learn import _boosting
 from labeldp.learn._boosting import LikelihoodBoosting, library_of
-from labeldp.learn._classifier import _short
 from labeldp.learn._corrections import exact_learner
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -80,27 +79,6 @@ def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsil
         np.testing.assert_allclose(found, whole, rtol=1e-9)
 
 
-def test_without_noise_the_information_is_that_of_the_label():
-    p = probabilities(np.random.default_rng(1), 20, 4)
-    np.testing.assert_allclose(
-        _boosting.information(p, np.ones(20), np.zeros(20)), p * (1 - p), rtol=1e-9
-    )
-    # an output that has every class says nothing
-    assert (_boosting.information(p, np.ones(20), np.ones(20)) <= 1e-12).all()
-
-
-def test_rows_of_several_laws_tell_their_mean():
-    frequencies, sets = (
-        np.array([0.5, 0.3, 0.2]),
-        np.array([[1, 0.4, 0.4], [1, 1, 0.2], [0.2, 1, 1]]),
-    )
-    alone = [_boosting._Loss(np.tile(row, (4, 1)).T).told(frequencies)[0] for row in sets]
-    assert alone[1] == pytest.approx(alone[2]) and alone[0] != pytest.approx(alone[1])
-    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).told(frequencies)[0] == pytest.approx(
-        np.mean(alone)
-    )
-
-
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("law", ["rr", "subset", "auto"])
 def test_the_gradient_is_that_of_the_likelihood(k, law):
@@ -132,18 +110,6 @@ def test_the_gradient_is_that_of_the_likelihood(k, law):
     assert (
         curvature.shape == scores.shape and (curvature > 0).all() and np.isfinite(curvature).all()
     )
-
-
-def test_rows_are_taken_in_pieces_without_a_difference(monkeypatch):
-    noisy = ldp.privatize(
-        np.arange(50) % 4, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(0)
-    )
-    loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
-    scores = np.random.default_rng(0).normal(size=(50, 4))
-    whole = loss(None, scores)
-    monkeypatch.setattr(_boosting, "_CELLS", 28)
-    for one, other in zip(whole, loss(None, scores), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -297,35 +263,6 @@ def test_a_fitted_model_is_pickled_without_its_rows(library):
     assert sizes[0] - sizes[1] < 2000 * 3 * 4 / 2
 
 
-@each
-def test_stages_and_priors_pass_through(library):
-    X, y, X_test, y_test = table(4)
-    model = ldp.LabelDPClassifier(
-        LIBRARIES[library](),
-        epsilon=3.0,
-        n_stages=2,
-        classes=range(4),
-        noise=ldp.SeededNoise(0),
-        random_state=0,
-    ).fit(X, y)
-    assert len(model.stages_) == 2 and model.score(X_test, y_test) > 0.6
-
-
-@each
-def test_more_classes_than_rows_are_all_predicted(library):
-    few = (
-        {"min_child_samples": 1, "min_data_in_bin": 1, "verbose": -1}
-        if library == "lightgbm"
-        else {}
-    )
-    few = {"min_samples_leaf": 1} if library == "sklearn" else few
-    log_likelihood = np.log(np.full((5, 8), 0.2) + 0.8 * np.eye(8)[:5])
-    fitted = LikelihoodBoosting(LIBRARIES[library](**few)).fit_likelihood(
-        np.arange(500.0).reshape(5, 100), log_likelihood
-    )
-    assert fitted.predict_proba(np.zeros((3, 100))).shape == (3, 8)
-
-
 def test_held_out_rows_end_a_training_that_goes_wrong():
     X, y, X_test, y_test = table(4)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
@@ -337,23 +274,6 @@ def test_held_out_rows_end_a_training_that_goes_wrong():
     ).fit(X, noisy)
     assert stopped.estimator_.n_iter_ < 200 and whole.estimator_.n_iter_ == 300
     assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
-
-
-def test_the_users_settings_stay():
-    chosen = LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75)
-    settings = LikelihoodBoosting(chosen)._settings("lightgbm", 20, 0.1, early=False)
-    assert not {"min_split_gain", "reg_lambda"} & settings.keys()
-    noisy = ldp.privatize(
-        np.arange(400) % 2, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0)
-    )
-    fitted = exact_learner(chosen).fit_likelihood(
-        np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood()
-    )
-    assert (
-        chosen.get_params()
-        == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
-    )
-    assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
 
 
 @pytest.mark.parametrize(
@@ -502,23 +422,6 @@ def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimat
     assert library_of(estimator) is None and exact_learner(estimator) is None
 
 
-@pytest.mark.parametrize(
-    "bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))]
-)
-def test_a_table_that_is_none_is_refused(bad):
-    with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
-        LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
-
-
-def test_consensus_retraining_follows_boosting():
-    X, y, X_test, y_test = table(3)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
-    model = ldp.LabelDPClassifier(
-        LIBRARIES["lightgbm"](verbose=-1), options=LearnOptions(consensus_rounds=1), random_state=0
-    ).fit(X, noisy)
-    assert model.score(X_test, y_test) > 0.6
-
-
 @each
 @pytest.mark.parametrize("columns", ["constant", "few rows"])
 def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns, capfd):
@@ -582,23 +485,6 @@ def test_early_stopping_goes_by_every_name_that_lightgbm_has(name):
         LIBRARIES["lightgbm"](**free, **{name: 4}), validation_fraction=0, random_state=0
     ).fit(X, noisy)
     assert everything.estimator_.n_iter_ == 200
-
-
-@pytest.mark.parametrize("off", [-1, 0, True, False])
-def test_early_stopping_without_a_number_of_rounds_is_the_default(off):
-    asked = LikelihoodBoosting(LIBRARIES["lightgbm"](early_stopping_round=off))._settings(
-        "lightgbm", 10, 0.1, early=True
-    )
-    assert asked["early_stopping_round"] == _boosting.PATIENCE
-
-
-def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
-    assert (
-        _short(xgboost.XGBClassifier()).n_estimators
-        == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators
-        == 2
-    )
-    assert _short(xgboost.XGBClassifier(n_estimators=1)).n_estimators == 1
 
 
 @pytest.mark.filterwarnings("ignore:The number of unique classes")  # of codes, not of labels

@@ -3,7 +3,6 @@
 estimators that stand on them."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -28,9 +27,8 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
 import labeldp as ldp
-from labeldp._validate import exact, left_of, sum_up
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
-from labeldp.learn._clusters import clustering_request, clusters_for, find_clusters
+from labeldp.learn._clusters import clustering_request, find_clusters
 
 K = 4
 MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right
@@ -137,37 +135,6 @@ def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, mes
     assert not ledger.runs()
 
 
-def test_embeddings_of_another_width_are_refused(data):
-    X, y = data
-    model = NoiseCluster(
-        embedder=lambda rows: rows if len(rows) == 3000 else rows[:, :2],
-        classes=range(K),
-        noise=ldp.SeededNoise(0),
-    )
-    with pytest.raises(ldp.InvalidInput, match="width 3"):
-        model.fit(X, y).predict(X[:5])
-
-
-def test_the_number_of_clusters_follows_from_public_facts():
-    assert clusters_for(60_000, 10, 0.5) == round(60_000 / (3 * (3 + np.log(10)) / 0.5))
-    assert clusters_for(10, 10, 0.01) == 1
-    assert clusters_for(10**9, 10, 1.0) == 2000
-    assert clusters_for(3, 2, 100.0) == 1
-    numbers = [clusters_for(60_000, 10, epsilon) for epsilon in (0.01, 0.05, 0.1, 0.5, 1.0)]
-    assert numbers == sorted(numbers)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "part"),
-    [(0.5, 0.1), (1.0, 0.1234567890123456), (0.3, 0.1), (1e-3, 1e-4), (7.7, 0.7), (0.7, 1 / 3)],
-)
-def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
-    rest = left_of(epsilon, part)
-    assert exact(rest) + exact(part) <= exact(epsilon)
-    assert sum_up([rest, part]) <= epsilon
-    assert rest >= epsilon - part - 1e-15
-
-
 # ClusterPrior
 # --------------------------------------------------------------------------------------------------
 
@@ -234,22 +201,6 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
     assert clone(by_row).prior.linear
 
 
-def test_a_model_of_the_histograms_costs_what_they_do(data, tmp_path):
-    """One fit, one bill: both charges are on the same labels, and a repeat costs nothing."""
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(
-        ClusterPrior(epsilon=0.3, linear=True), noise=None, ledger=ledger, dataset="people"
-    )
-    for _ in range(2):
-        model.fit(X, y)
-        assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
-            ("aggregate", 0.3),
-            ("label-draw", 0.2),
-        ]
-        assert ledger.spent("people", "label") == model.privacy_.epsilon == 0.5
-
-
 def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
@@ -277,24 +228,6 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path
     plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
     assert not plain.noisy_labels_.behind
     assert plain.privacy_ == plain.noisy_labels_.privacy
-
-
-def test_the_first_of_two_charges_sets_the_budget_to_both_and_says_so(data, tmp_path, caplog):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    with caplog.at_level(logging.WARNING, "labeldp"):
-        classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(
-            X, y
-        )
-    assert "budget of dataset 'people', column 'label' is now 0.5 (first charge)" in caplog.text
-
-
-def test_a_budget_that_was_set_before_stands(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    ledger.set_budget("people", "label", 5.0)
-    classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
-    assert (ledger.spent("people", "label"), ledger.budget_of("people", "label")) == (0.5, 5.0)
 
 
 def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
@@ -467,14 +400,6 @@ def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path
     with pytest.raises(ldp.BudgetExceeded):
         clone(model).set_params(validation_fraction=0.2).fit(X, y, ids=ids)
     assert len(ledger.runs()) == 2
-
-
-def test_noisy_labels_need_no_prior_and_cost_nothing(data):
-    X, y = data
-    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
-    model = classifier(ClusterPrior()).fit(X, noisy)
-    assert model.prior_ is None
-    assert model.privacy_ == noisy.privacy
 
 
 TRAINER = """
@@ -735,14 +660,6 @@ def test_raw_labels_only(data):
     assert model.score(X, noisy, sample_weight=np.ones(len(y))) == pytest.approx(
         model.score(X, noisy)
     )
-
-
-def test_messages_name_the_estimator_that_was_asked(data):
-    X, y = data
-    bad = np.where(np.arange(X.size).reshape(X.shape) == 0, np.nan, X)
-    with pytest.raises(ValueError, match="NaN") as caught:
-        NoiseCluster(classes=range(K)).fit(bad, y)
-    assert "LabelDPClassifier" not in str(caught.value)
 
 
 def test_a_wrong_vote_is_as_rare_as_it_says():

@@ -7,8 +7,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from labeldp.learn import _boosting
@@ -65,28 +63,6 @@ def test_a_stump_takes_the_steps_of_newton_on_the_likelihood(k, epsilon):
         np.testing.assert_allclose(np.ravel(found), whole - 0.3 * left, rtol=1e-4, atol=1e-6)
 
 
-def test_pieces_add_up_to_the_rounds_asked_for():
-    X, y, *_ = table(3, n=600)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
-    model = fitted(X, noisy, max_iter=25)
-    assert [piece[0].n_iter_ for piece in model.estimator_.pieces] == [
-        1,
-        1,
-        1,
-        1,
-        2,
-        3,
-        4,
-        6,
-        6,
-    ] and model.n_iter_ == 25
-    assert all(
-        len(piece) == 3 and type(each) is HistGradientBoostingRegressor
-        for piece in model.estimator_.pieces
-        for each in piece
-    )
-
-
 def test_where_labels_say_little_scores_stay_bounded():
     # each regressor starts from the mean of Newton's steps; without ridge that mean once ran away
     # on few rows of ten classes
@@ -109,17 +85,6 @@ def test_held_out_rows_end_a_training_that_goes_wrong():
     )
     assert stopped.estimator_.n_iter_ < 150 and whole.estimator_.n_iter_ == 200
     assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
-
-
-def test_steps_of_a_pipeline_come_before_boosting():
-    X, y, X_test, y_test = table(3)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
-    inside = make_pipeline(StandardScaler(), HistGradientBoostingClassifier(random_state=0))
-    model = ldp.LabelDPClassifier(inside, random_state=0).fit(X, noisy)
-    assert (
-        isinstance(model.estimator_.steps[-1][1], LikelihoodBoosting)
-        and model.score(X_test, y_test) > 0.85
-    )
 
 
 def test_directions_are_for_two_classes():
@@ -189,26 +154,6 @@ def test_rounding_keeps_frames_and_their_other_columns():
     assert [rounded.iloc[:, place].nunique() for place in range(4)] == [16, 2, 16, 16] and np.isnan(
         rounded.iloc[3, 3]
     )
-
-
-def test_other_tables_are_left_alone():
-    for X in (np.array([["a", 1]], object), [[1.0], [2.0]], np.array([True, False])):
-        assert rounded_to_bins(X, 3) is X
-    empty = np.full((5, 1), np.nan)
-    np.testing.assert_array_equal(rounded_to_bins(empty, 3), empty)
-
-
-def test_the_ridge_grows_where_rows_hold_little_information_and_stays_where_it_was_set():
-    made = LikelihoodBoosting(HistGradientBoostingClassifier())
-    ridges = [
-        made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"]
-        for held in (1e6, 240.0, 120.0, 30.0, 1e-3)
-    ]
-    assert ridges == [5.0, 5.0, 10.0, 40.0, 40.0]
-    # without noise the library's own
-    assert made._settings("sklearn.ensemble", 20, 1.0, False, 1e-3)["l2_regularization"] == 0.0
-    chosen = LikelihoodBoosting(HistGradientBoostingClassifier(l2_regularization=0.7))
-    assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 20, 0.0, False, 1.0)
 
 
 @pytest.mark.parametrize("library", ["histogram", "lightgbm", "xgboost"])

@@ -10,7 +10,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -21,9 +21,7 @@ from sklearn.tree import DecisionTreeClassifier
 import labeldp as ldp
 from labeldp.learn import SoftmaxRegression
 from labeldp.learn import _corrections as corrections
-from labeldp.learn._corrections import LearnOptions, Model, seeded, weight_keyword
-from labeldp.learn._softmax import RowEvidence, _filled
-from labeldp.protocol._matching import take
+from labeldp.learn._corrections import LearnOptions, Model
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 
@@ -61,16 +59,6 @@ def test_softmax_sparse_weights_and_impossible_classes():
         SoftmaxRegression().fit_likelihood(X, np.full((len(y), 3), np.nan))
     with pytest.raises(ldp.InvalidInput, match="zero"):
         SoftmaxRegression().fit_likelihood(X, table, sample_weight=np.zeros(len(y)))
-
-
-def test_a_row_that_the_model_rules_out_still_pulls():
-    """Its probability underflows: exp(-2000) is 0."""
-    table = np.array([[-np.inf, 0.0], [-1.0, 0.0]])
-    scores = np.array([[1000.0, -1000.0], [0.0, 0.0]])
-    value, gradient = RowEvidence(table, np.array([1.0, 3.0])).loss(scores)
-    assert value == pytest.approx(2000 - 3 * np.log((1 + np.exp(-1.0)) / 2))
-    assert gradient[0] == pytest.approx([1.0, -1.0])
-    assert scores[0].tolist() == [1000.0, -1000.0]  # what was given stays
 
 
 def test_softmax_chooses_a_stronger_penalty_for_noisier_rows():
@@ -120,16 +108,6 @@ def test_a_scale_multiplies_coefficients_and_changes_no_prediction():
         assert scaled.intercept_.any() == (not more)
 
 
-def test_a_scale_keeps_the_class_frequencies():
-    X = np.random.default_rng(0).normal(size=(3000, 2))
-    y = (X[:, 0] > 1.3).astype(int)
-    found = [
-        SoftmaxRegression(C=0.01, scale=scale).fit(X, y).predict_proba(X)[:, 1].mean()
-        for scale in (0.3, 1.0)
-    ]
-    assert found == pytest.approx([y.mean()] * 2, abs=0.02)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -173,27 +151,6 @@ def test_a_likelihood_counts_up_to_a_factor_of_each_row_and_must_leave_a_class()
         table[7] = value
         with pytest.raises(ldp.InvalidInput, match="row 7"):
             model.fit_likelihood(X, table)
-
-
-def test_a_fine_range_of_penalties_is_searched_as_far_as_a_coarse_one():
-    X, y = load_digits(return_X_y=True)
-    table = ldp.privatize(
-        y[:600], ldp.AutoLaw(10, 4.0), noise=ldp.SeededNoise(0), classes=range(10)
-    ).log_likelihood()
-    found = [
-        SoftmaxRegression(C=np.geomspace(1e-4, 1.0, n), random_state=0)
-        .fit_likelihood(X[:600] / 16, table)
-        .C_
-        for n in (9, 41)
-    ]
-    assert 0.7 < found[1] / found[0] < 1.4
-
-
-def test_known_frequencies_are_the_mean_probabilities_at_every_scale():
-    X = np.random.default_rng(0).normal(size=(300, 2))
-    table = noisy_of((X[:, 0] > 1).astype(int), ldp.RandomizedResponse(2, 3.0)).log_likelihood()
-    model = SoftmaxRegression(C=0.01, scale=4.0, class_prior=(0.8, 0.2)).fit_likelihood(X, table)
-    assert model.predict_proba(X).mean(axis=0) == pytest.approx([0.8, 0.2], abs=1e-4)
 
 
 def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
@@ -244,21 +201,6 @@ def test_groups_choose_no_scale_and_few_of_them_no_penalty():
         assert pytest.approx(found) == one.fit_likelihood(X[:2], np.tile(noisy, (2, 1))).C_
 
 
-def test_evidence_that_says_nothing_leaves_the_scale_alone():
-    X = np.random.default_rng(0).normal(size=(200, 3))
-    assert SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_likelihood(
-        X, np.zeros((200, 3))
-    ).scale_ == pytest.approx(1, abs=1e-6)
-
-
-def test_strengths_are_filled_up_over_the_whole_range_of_numbers():
-    with np.errstate(all="raise"):
-        found = _filled([1e-300, 1e-299, 1e300])
-    assert (found[0], found[-1]) == (1e-300, pytest.approx(1e300)) and max(
-        np.diff(np.log10(found))
-    ) == pytest.approx(0.5, rel=0.1)
-
-
 def test_linear_round_undoes_the_law():
     y = np.random.default_rng(0).choice(4, p=[0.5, 0.3, 0.15, 0.05], size=40_000)
     X = np.zeros((len(y), 1))
@@ -274,41 +216,6 @@ def test_linear_round_undoes_the_law():
         DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0)
     )
     assert np.allclose(thinned.predict_proba(X[:1])[0], expected, atol=0.05)
-
-
-def test_linear_round_needs_one_invertible_law():
-    y = np.arange(50) % 4
-    split = noisy_of(y, ldp.PriorSplit(4, 1.0))
-    mixed = ldp.concat(
-        [noisy_of(y, ldp.RandomizedResponse(4, 1.0)), noisy_of(y, ldp.RandomizedResponse(4, 2.0))]
-    )
-    assert corrections.common_channel(split) is None
-    assert corrections.common_channel(mixed) is None
-
-
-def test_posterior_and_heaviest_classes():
-    belief = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
-    like = np.array([[1.0, 0.5, 1.0], [0.0, 1.0, 1.0]])
-    assert np.allclose(corrections.posterior(belief, like), [[2 / 3, 1 / 3, 0], [0, 0.5, 0.5]])
-    kept = corrections._heaviest(np.array([[0.6, 0.395, 0.005], [0.4, 0.3, 0.3]]))
-    assert kept.tolist() == [[True, True, False], [True, True, True]]
-
-
-def test_sampled_classes_follow_the_posterior():
-    weights = np.tile([0.55, 0.3, 0.15], (20_000, 1))
-    rows, codes = corrections._sampled(weights, 3, np.random.RandomState(0))
-    assert len(rows) == 60_000
-    assert np.allclose(np.bincount(codes) / len(codes), weights[0], atol=0.01)
-
-
-def test_weights_reach_the_last_step_of_nested_pipelines():
-    inner = make_pipeline(StandardScaler(), LogisticRegression())
-    assert weight_keyword(inner) == "logisticregression__sample_weight"
-    assert (
-        weight_keyword(make_pipeline(StandardScaler(), inner))
-        == "pipeline__logisticregression__sample_weight"
-    )
-    assert weight_keyword(make_pipeline(KNeighborsClassifier())) is None
 
 
 WEIGHTED = [
@@ -333,20 +240,6 @@ def test_weights_reach_it_with_metadata_routing_on_as_with_it_off(estimator):
     assert (
         np.array_equal(*(model.predict_proba(X) for model in found)) and found[0].score(X, y) > 0.95
     )
-
-
-def test_weights_reach_a_regressor_with_metadata_routing_on_as_with_it_off():
-    X, y = blobs()
-    noisy = ldp.privatize(y, ldp.Threshold(3, 2.0), classes=range(3), noise=ldp.SeededNoise(0))
-    found = []
-    for on in (False, True):
-        with config_context(enable_metadata_routing=on):
-            found.append(
-                ldp.LabelDPRegressor(make_pipeline(StandardScaler(), Ridge()), random_state=0)
-                .fit(X, noisy)
-                .predict(X)
-            )
-    assert np.array_equal(*found)
 
 
 class WithoutGaps(ClassifierMixin, BaseEstimator):
@@ -527,12 +420,6 @@ def test_a_row_of_weight_two_counts_as_two_for_frequencies_beside_predictions():
     assert np.abs(found - ldp.metrics.frequencies_beside(likelihood, belief)).max() > 1e-3
 
 
-def test_frequencies_beside_predictions_are_those_of_the_predictions_where_nothing_was_told():
-    belief = np.array([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 0.0]])
-    assert np.allclose(ldp.metrics.frequencies_beside(np.ones((3, 3)), belief), [0.4, 0.6, 0.0])
-    assert np.allclose(ldp.metrics.frequencies_beside(np.ones((2, 4)), np.zeros((2, 4))), 0.25)
-
-
 def rare(rate, seed, n=20_000, n_test=20_000):
     """Ten columns, of which five tell the rare class; also the true probabilities."""
     rng = np.random.default_rng(seed)
@@ -582,33 +469,6 @@ def test_logistic_regression_is_mapped_only_where_it_is_the_same_model():
     assert corrections.exact_learner(LogisticRegression(class_weight="balanced")) is None
     assert corrections.exact_learner(LogisticRegression(l1_ratio=1.0, solver="saga")) is None
     assert corrections.exact_learner(GaussianNB()) is None
-
-
-def test_models_without_probabilities_and_with_missing_classes():
-    X, y = blobs()
-    only_two = GaussianNB().fit(X[y < 2], y[y < 2])
-    assert Model(only_two, 3).predict_proba(X).shape == (len(X), 3)
-
-    class Votes:
-        def predict(self, X):
-            return np.ones(len(X))
-
-    assert Model(Votes(), 3).predict_proba(X[:2]).tolist() == [[0, 1, 0], [0, 1, 0]]
-
-
-def test_seeded_fills_only_free_seeds():
-    forest = make_pipeline(RandomForestClassifier(random_state=7), RandomForestClassifier())
-    params = seeded(forest, np.random.RandomState(0)).get_params()
-    assert params["randomforestclassifier-1__random_state"] == 7
-    assert isinstance(params["randomforestclassifier-2__random_state"], int)
-
-
-def test_take_rows_of_everything():
-    X = np.arange(6).reshape(3, 2)
-    rows = np.array([2, 2, 0])
-    assert take(X, rows).tolist() == [[4, 5], [4, 5], [0, 1]]
-    assert take(csr_matrix(X), rows).toarray().tolist() == [[4, 5], [4, 5], [0, 1]]
-    assert take(X.tolist(), rows).tolist() == [[4, 5], [4, 5], [0, 1]]
 
 
 @pytest.mark.parametrize("wrong", [{"em_rounds": -1}, {"row_budget": 0}, {"consensus_rounds": 0.5}])
@@ -674,16 +534,6 @@ def test_few_rows_with_weight_are_enough_wherever_they_are(half_of_the_rows_lie,
             estimator, epsilon=3.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed
         )
         assert np.isfinite(model.fit(X[:400], y[:400], weights).predict_proba(X)).all()
-
-
-def test_equal_weights_change_nothing_but_the_last_digits(half_of_the_rows_lie):
-    X, _, _, noisy = half_of_the_rows_lie
-    for estimator in WEIGHTABLE.values():
-        found = [
-            ldp.LabelDPClassifier(estimator, random_state=0).fit(X, noisy, given).predict_proba(X)
-            for given in (None, np.ones(len(X)))
-        ]
-        np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
 def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_rows_lie):

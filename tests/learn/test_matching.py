@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.naive_bayes import GaussianNB
 
 import labeldp as ldp
+from labeldp import read_noisy
 from labeldp.errors import LabelDPWarning
 from labeldp.learn import NoiseCluster
-from labeldp.tables._evidence import read_noisy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning"
@@ -138,13 +138,6 @@ def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
         )
 
 
-def test_an_order_that_is_kept_is_that_of_the_table(raw, tmp_path):
-    table, path = released(raw, tmp_path, order="keep")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LabelDPWarning)
-        assert model().fit(raw[FEATURES], read_noisy(path)).score(*truth(raw, table)) > 0.95
-
-
 def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
     noisy = ldp.privatize(
         raw.y, ldp.RandomizedResponse(K, EPS), ids=raw.visit, noise=ldp.SeededNoise(0)
@@ -173,35 +166,6 @@ def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
         rest = by_visit[~by_visit.visit.isin(table.visit[:300])]
         seeing = each.score(rest[FEATURES], noisy[300:], ids=rest.visit)
         assert blind < 0.6 < 0.9 < seeing
-
-
-def test_ids_of_several_columns(raw):
-    pairs = np.column_stack([raw.visit // 10, raw.visit % 10])
-    noisy = ldp.privatize(
-        raw.y, ldp.RandomizedResponse(K, EPS), ids=pairs, noise=ldp.SeededNoise(0)
-    )
-    order = np.random.default_rng(1).permutation(N)
-    fitted = model().fit(raw[FEATURES].iloc[order], noisy, ids=pairs[order])
-    assert fitted.score(raw[FEATURES], raw.y) > 0.95
-    with pytest.raises(ldp.InvalidInput, match="Leave unit= out"):
-        model().fit(raw[FEATURES], noisy, unit=raw.visit)
-
-
-def test_ids_and_classes_above_what_floats_tell_apart(raw):
-    """NumPy joins 2^63 and a small number as floats, in which large ones are equal."""
-    ids = [2**63 + visit for visit in raw.visit[:-1].tolist()] + [7]
-    classes = [2**63 + 1, 2**63, 5]
-    noisy = ldp.privatize(
-        np.array(classes, object)[raw.y].tolist(),
-        ldp.RandomizedResponse(K, EPS),
-        classes=classes,
-        ids=ids,
-        noise=ldp.SeededNoise(0),
-    )
-    fitted = model().fit(raw[FEATURES], noisy, ids=ids)
-    assert fitted.classes_.tolist() == classes
-    assert np.mean(fitted.predict(raw[FEATURES]) == np.array(classes, object)[raw.y]) > 0.95
-    assert ldp.stats.frequencies(noisy, ids=ids).value.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy.optimize import check_grad
 from scipy.sparse import csr_matrix
-from scipy.special import log_softmax
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -52,20 +51,6 @@ def test_gradient(make):
     X, at = rng.normal(size=(40, 3)), rng.normal(size=16)
     loss = objective(X, make(rng), rng.random((4, 4)), True, rng.normal(size=4))
     assert check_grad(lambda w: loss(w)[0], lambda w: loss(w)[1], at) < 1e-5
-
-
-def test_parts_of_counts_are_their_groups():
-    rng = np.random.default_rng(1)
-    whole = counts_evidence(rng)
-    log_p = log_softmax(rng.normal(size=(40, 4)), axis=1)
-    halves = [whole.part(units) for units in (np.array([4, 0, 2]), np.array([1, 3, 5]))]
-    assert sorted(np.concatenate([rows for rows, _ in halves])) == list(range(40))
-    assert whole.loss(log_p)[0] == pytest.approx(
-        sum(part.loss(log_p[rows])[0] for rows, part in halves)
-    )
-    assert whole.row_weights.sum() == pytest.approx(
-        sum(part.row_weights.sum() for _, part in halves)
-    )
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [(0.2, 1.0), (2.0, 1.0), (1.0, 0.5)])
@@ -238,16 +223,6 @@ def test_gaussian_noise_where_delta_is_given(data):
     assert model.score(X, y) > 0.85
 
 
-def test_units_are_counted_up_to_their_cap(data):
-    X, y = data
-    people = np.arange(len(y)) // 2
-    model = ProportionClassifier(
-        epsilon=1.0, n_clusters=8, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(X, y, unit=people)
-    assert model.aggregate_.n_rows.sum() == len(y) // 2
-    assert model.score(X, y) > 0.88
-
-
 def test_inputs_of_all_kinds(data):
     X, y = data
     shared = {"epsilon": 1.0, "n_clusters": 10, "classes": range(K), "noise": ldp.SeededNoise(0)}
@@ -264,14 +239,3 @@ def test_inputs_of_all_kinds(data):
     assert ProportionClassifier(embedder=encoder, **shared).fit(frame, y).score(frame, y) > 0.85
     images = np.repeat(X, 2, axis=1).reshape(-1, 2, 2)
     assert ProportionClassifier(embedder="pca", **shared).fit(images, y).score(images, y) > 0.85
-
-
-def test_hardly_any_noise_and_hardly_any_rows():
-    X, y = make_blobs(40, centers=2, random_state=0)
-    for epsilon in (1e-6, 50.0):
-        for count in (1, 40):
-            model = ProportionClassifier(
-                epsilon=epsilon, n_clusters=count, classes=[0, 1], noise=ldp.SeededNoise(0)
-            ).fit(X, y)
-            assert np.isfinite(model.predict_proba(X)).all()
-    assert model.score(X, y) > 0.95

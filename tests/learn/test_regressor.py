@@ -31,12 +31,10 @@ import labeldp as ldp
 from labeldp.errors import InvalidInput
 from labeldp.laws import SquareWave
 from labeldp.learn import HistogramPrior, LearnOptions
-from labeldp.learn._boosting import newton, settled
 from labeldp.learn._location import (
     Answers,
     Family,
     LocationBoosting,
-    _belief,
     _Rows,
     boosted,
     smooth_frequencies,
@@ -94,16 +92,6 @@ def test_estimator_contract(estimator: Any, check: Any) -> None:
 
 # The model's mathematics
 # --------------------------------------------------------------------------------------------------
-
-
-def test_a_distribution_is_a_normal_one_that_is_clamped_and_rounded() -> None:
-    family = Family(POINTS, 1.7)
-    found = family.probabilities(np.array([-3.0, 4.2, 11.0]))
-    edges = np.concatenate([[-np.inf], (POINTS[1:] + POINTS[:-1]) / 2, [np.inf]])
-    for row, location in zip(found, (-3.0, 4.2, 11.0), strict=True):
-        assert np.allclose(row, np.diff(stats.norm.cdf(edges, location, 1.7)), atol=1e-14)
-    assert np.allclose(family.mean(np.array([-3.0, 4.2, 11.0])), found @ POINTS)
-    assert np.allclose(family.quantile(np.array([4.0]), np.array([0.5, 0.0001])), [[4.0, 0.0]])
 
 
 def test_the_slope_is_the_derivative_of_the_evidence() -> None:
@@ -300,20 +288,6 @@ def test_other_libraries_boost_on_the_likelihood_too(
     assert np.corrcoef(again.predict(X), model.predict(X))[0, 1] > 0.9
 
 
-@pytest.mark.usefixtures("same_noise")
-@each_library
-def test_of_noise_alone_other_libraries_predict_the_mean(library: str) -> None:
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(2000, 5)), random.normal(5, 1, 2000)
-    assert (
-        ldp.LabelDPRegressor(regressor(library), range=(0, 10), epsilon=1.0, random_state=0)
-        .fit(X, y)
-        .predict(X)
-        .std()
-        < 0.15
-    )
-
-
 @each_library
 def test_units_of_the_numbers_change_nothing(library: str) -> None:
     """Also not which splits are made: in units of a power of two the same floats are computed."""
@@ -344,35 +318,6 @@ def test_rows_that_count_as_none_change_nothing(library: str) -> None:
     )
     doubled = clone(model).fit(X, noisy, sample_weight=np.where(few, 1.0, 9.0)).predict(X)
     assert np.abs(doubled - alone).max() > 0.1
-
-
-@each_library
-def test_a_piece_takes_newtons_steps_from_nothing(library: str) -> None:
-    random = np.random.default_rng(0)
-    X = np.repeat([[0.0], [1.0]], 100, axis=0)
-    gradient, curvature = random.normal(2, 1, 200) - 3 * X[:, 0], random.uniform(0.5, 2, 200)
-    shape = {"reg_lambda": 3.0, "learning_rate": 0.25, "early_stopping_rounds": 5}
-    piece = newton(
-        settled(regressor(library, **shape), library, {}, 1),
-        X,
-        gradient,
-        curvature,
-        np.random.RandomState(0),
-    )
-    wanted = [
-        -0.25 * gradient[side].sum() / (curvature[side].sum() + 3)
-        for side in (slice(100), slice(100, None))
-    ]
-    np.testing.assert_allclose(piece.predict(X[[0, -1]]), wanted, rtol=1e-5)
-    # nothing can be split: no step of the mean without shrinkage, as LightGBM takes by itself
-    same = newton(
-        settled(regressor(library, **shape), library, {}, 1),
-        0 * X,
-        gradient,
-        curvature,
-        np.random.RandomState(0),
-    )
-    assert np.abs(same.predict(X)).max() <= 0.2501 * np.abs(gradient.sum() / curvature.sum())
 
 
 @each_library
@@ -447,20 +392,6 @@ def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_bins() 
         "SquareWave",
         "PriorBins",
     }
-
-
-@pytest.mark.usefixtures("same_noise")
-def test_noise_alone_is_predicted_by_the_mean() -> None:
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(3000, 5)), random.normal(5, 1, 3000)
-    boosting = HistGradientBoostingRegressor(max_leaf_nodes=8, max_iter=20, early_stopping=False)
-    predicted = (
-        ldp.LabelDPRegressor(boosting, range=(0, 10), epsilon=1.0, random_state=0)
-        .fit(X, y)
-        .predict(X)
-    )
-    assert abs(predicted.mean() - 5) < 0.5
-    assert predicted.std() < 0.6
 
 
 def test_quantiles_and_distributions_fit_together() -> None:
@@ -552,17 +483,6 @@ def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
         noise=ldp.SeededNoise(0),
     )
     assert list(ldp.LabelDPRegressor(LinearRegression()).fit(X, ratings).grid_) == [1, 2, 3, 4, 5]
-
-
-def test_a_repeated_fit_costs_nothing(tmp_path: Any) -> None:
-    X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = ldp.LabelDPRegressor(
-        LinearRegression(), range=(0, 10), dataset="d", ledger=ledger, random_state=0
-    )
-    first = model.fit(X, y, ids=np.arange(300)).predict(X)
-    assert np.allclose(model.fit(X, y, ids=np.arange(300)).predict(X), first)
-    assert ledger.spent("d", "label") == 1.0
 
 
 # Refused before a charge
@@ -661,40 +581,6 @@ def test_quantiles_outside_0_to_1_and_classes_that_are_no_numbers_are_refused() 
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_row_of_weight_two_counts_as_two_rows() -> None:
-    """Exactly so, but for folds, which are drawn at random: cuts, centre, scale, share, and the
-    targets and weights of a fit."""
-    random = np.random.default_rng(0)
-    X, y = linear(600)
-    grid, counts = ldp.Grid(0, 10, points=41), random.integers(1, 4, 600)
-    repeated = np.repeat(np.arange(600), counts)
-    for law in (ldp.Threshold(41, 2.0), SquareWave(41, 2.0)):
-        once = ldp.privatize(y, law, classes=grid, noise=ldp.SeededNoise(0))
-        found = _Rows(once, np.random.RandomState(0), True, counts.astype(float))
-        wanted = _Rows(once[repeated], np.random.RandomState(0), True)
-        assert found.total == wanted.total and np.allclose(
-            found.reaching, wanted.reaching, rtol=1e-9
-        )
-        (family, centre), (other, mean) = found.constant(), wanted.constant()
-        assert centre == pytest.approx(mean) and family.scale == pytest.approx(other.scale)
-        at = X @ [1.5, -1.0, 0.5] + 5
-        one, other_one = found.chosen(centre, at), wanted.chosen(mean, at[repeated])
-        assert (one[0].scale, one[1]) == pytest.approx((other_one[0].scale, other_one[1]), rel=1e-6)
-        assert np.allclose(one[2][repeated], other_one[2], rtol=1e-6)
-        assert found.gain(one[2], 0 * one[2])[0] == pytest.approx(
-            wanted.gain(other_one[2], 0 * other_one[2])[0], rel=1e-6
-        )
-        # of other laws the information comes from a sample of rows
-        if isinstance(law, ldp.Threshold):
-            (target, weight), (aim, each) = (
-                found.working(family, at),
-                wanted.working(other, at[repeated]),
-            )
-            assert np.allclose(target[repeated], aim) and np.allclose(
-                weight[repeated] / counts[repeated], each
-            )
-
-
 @pytest.mark.usefixtures("same_noise")
 @pytest.mark.parametrize(
     "estimator",
@@ -737,27 +623,6 @@ def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
     assert ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy).score(X, y) > 0
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        np.full(300, -1.0),
-        np.full(300, np.nan),
-        np.full(300, np.inf),
-        np.ones(299),
-        np.ones((300, 1)),
-        np.zeros(300),
-        ["a"] * 300,
-    ],
-)
-def test_weights_that_are_none_are_refused_before_a_charge(tmp_path: Path, weights: Any) -> None:
-    X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "l.db")
-    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), dataset="d", ledger=ledger)
-    with pytest.raises(ldp.InvalidInput, match="sample_weight"):
-        model.fit(X, y, sample_weight=weights)
-    assert ledger.spent("d", "label") == 0 and not hasattr(model, "estimator_")
-
-
 @pytest.mark.parametrize("weight", [1e300, 1e16, 1e-300])
 def test_weights_beyond_what_estimators_compute_with_are_refused_before_a_charge(
     tmp_path: Path, weight: float
@@ -791,19 +656,6 @@ def test_a_stage_of_one_row_and_constant_features_are_learned_as_a_constant(esti
     model = ldp.LabelDPRegressor(estimator, range=(0, 10), n_stages=2, random_state=0)
     assert np.isfinite(model.fit(X[:2], y[:2]).predict(X)).all()
     assert np.ptp(clone(model).fit(np.ones((300, 2)), y).predict(np.ones((5, 2)))) < 1e-9
-
-
-def test_weights_need_an_estimator_that_takes_them_and_names_of_others_are_refused(
-    tmp_path: Path,
-) -> None:
-    X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "l.db")
-    model = ldp.LabelDPRegressor(KNeighborsRegressor(), range=(0, 10), dataset="d", ledger=ledger)
-    with pytest.raises(ldp.InvalidInput, match="KNeighborsRegressor"):
-        model.fit(X, y, sample_weight=np.ones(300))
-    with pytest.raises(TypeError, match="eval_set"):
-        model.fit(X, y, eval_set=[(X, y)])
-    assert ledger.spent("d", "label") == 0
 
 
 # Metrics
@@ -1179,42 +1031,6 @@ def test_where_labels_tell_nothing_the_mean_is_predicted(epsilon: float, estimat
         assert np.sqrt(np.mean((found - y) ** 2)) < 1.02 * y.std()
     with pytest.raises(ldp.InvalidInput, match="Expected q in"):
         model.predict_quantile(X, "x")
-
-
-def test_a_share_is_taken_by_how_surely_it_is_better_than_the_mean() -> None:
-    X, y = linear(2000)
-    noisy = ldp.privatize(
-        y, SquareWave(41, 2.0), classes=ldp.Grid(0, 10, points=41), noise=ldp.SeededNoise(0)
-    )
-    rows = _Rows(noisy, np.random.RandomState(0), True)
-    alone, centre = rows.constant()
-    for told, least, most in (
-        (X @ [1.5, -1.0, 0.5], 0.9, 1.0),
-        (np.random.default_rng(1).normal(0, 3, 2000), 0.0, 0.1),
-    ):
-        family, share = rows.doubted(*rows.chosen(centre, centre + told))
-        assert least <= share <= most
-        assert share > 0 or (family.scale, family.cuts.tolist()) == (
-            alone.scale,
-            alone.cuts.tolist(),
-        )
-    assert rows.doubted(*rows.chosen(centre, np.full(2000, centre)))[1] == 0
-
-
-@pytest.mark.parametrize(("start", "unlikely"), [((5, 10), 0.02), ((0, 0), 0.3), ((2, 19), 50.0)])
-def test_a_posterior_on_a_grid_is_computed_where_it_matters(
-    start: tuple[int, int], unlikely: float
-) -> None:
-    def scored(place: tuple[int, int]) -> float:
-        asked.append(place)
-        return -unlikely * ((place[0] - 3) ** 2 + 2 * (place[1] - 7 - place[0]) ** 2)
-
-    asked: list[tuple[int, int]] = []
-    found = _belief(scored, (6, 20), start)
-    assert len(set(asked)) == len(asked)
-    wanted = np.exp([[scored((row, column)) for column in range(20)] for row in range(6)])
-    assert np.allclose(found, wanted / wanted.sum(), atol=1e-4)
-    assert unlikely < 1 or len(asked) - 120 < 80
 
 
 @pytest.mark.parametrize(("epsilon", "off", "within"), [(0.5, 0.6, 0.12), (2.0, 0.18, 0.025)])

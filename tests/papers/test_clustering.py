@@ -86,7 +86,9 @@ def above(threshold: float, shares: tuple[float, float], scale: float, tau: floa
     first."""
 
     def least(second: float) -> float:
-        value = lambda first: float(smoothed(np.array([first, second]), tau)[0]) - threshold  # noqa: E731
+        def value(first):
+            return float(smoothed(np.array([first, second]), tau)[0]) - threshold
+
         return 1.0 if value(1.0) <= 0 else brentq(value, tau, 1.0, xtol=1e-15)
 
     def chance(second: float) -> float:
@@ -273,15 +275,6 @@ def test_randomized_response_tells_at_least_as_much_to_whoever_knows_the_distrib
         )
 
 
-def test_a_smoothed_distribution_is_taken_as_it_is() -> None:
-    rng = np.random.default_rng(3)
-    q = smoothed(rng.normal(0.1, 0.2, (200, 10)), 0.02)
-    parts = ClusterRR(10, 1.0, 0.02).prepare(q)["q"]
-    assert parts.sum(axis=1, dtype=np.uint64).tolist() == [GRID] * 200
-    assert np.abs(parts / GRID - q).max() < 1e-8
-    assert (parts >= int(0.02 * GRID)).all()
-
-
 def test_any_beta_trades_bias_for_variance_as_computed() -> None:
     law, prior, losses = (
         ClusterRR(3, 1.0, 0.1),
@@ -398,21 +391,6 @@ def test_a_sampler_at_another_epsilon_is_caught(monkeypatch: pytest.MonkeyPatch)
 def test_bad_input(make, message: str) -> None:
     with pytest.raises(ldp.InvalidInput, match=message):
         make()
-
-
-def test_ends_of_the_parameters() -> None:
-    assert (
-        histogram_epsilon(0.0)
-        == ClusterBudget.of(4, sigma=0.0, floor=0.1, resample=0.5).epsilon
-        == math.inf
-    )
-    assert histogram_epsilon(math.inf) == 0.0
-    assert resampling_epsilon(0.0, 0.5) == math.inf
-    assert resampling_epsilon(0.0, 1.0) == resampling_epsilon(0.1, 1.0) == 0.0
-    assert ClusterBudget.of(4, sigma=0.0, floor=0.25, resample=0.5).histogram_epsilon == 0.0
-    for floor in (0.0, 0.1):  # the clusters' distributions alone
-        budget = ClusterBudget.of(4, sigma=4.0, floor=floor, resample=1.0)
-        assert (budget.epsilon, budget.label_epsilon, budget.resample) == (0.5, 0.0, 1.0)
 
 
 def test_a_changed_side_is_refused() -> None:

@@ -44,7 +44,7 @@ def asked(votes: tuple[int, ...], times: int, **settings: object) -> ConfidentGN
         "threshold": max(votes) - 1,
         "epsilon": 300.0,
     } | settings
-    return ConfidentGNMax(len(votes), given.pop("epsilon"), times, **given)  # type: ignore[arg-type]
+    return ConfidentGNMax(len(votes), given.pop("epsilon"), times, **given)
 
 
 def draw(query: ConfidentGNMax, votes: tuple[int, ...], seed: int = 0, runs: int = 1) -> np.ndarray:
@@ -128,11 +128,11 @@ def test_published_cost_of_an_answer_that_does_not_depend_on_votes(name: str) ->
 
 def test_checks_are_charged_whether_they_pass_or_not_and_answers_up_to_the_most() -> None:
     of = {"delta": 1e-5, "n_teachers": 800, "threshold": 400}
-    plain = ConfidentGNMax.of(10, 382, (800.0, 500.0), max_answers=250, **of)  # type: ignore[arg-type]
+    plain = ConfidentGNMax.of(10, 382, (800.0, 500.0), max_answers=250, **of)
     assert plain.rdp(8) == pytest.approx(8 * (382 / (2 * 800**2) + 250 / 500**2), rel=1e-5)
     assert plain.standard_deviations() == pytest.approx((800.0, 500.0), rel=1e-6)
-    assert plain.epsilon < ConfidentGNMax.of(10, 383, (800.0, 500.0), max_answers=250, **of).epsilon  # type: ignore[arg-type]
-    assert plain.epsilon < ConfidentGNMax.of(10, 382, (800.0, 500.0), max_answers=251, **of).epsilon  # type: ignore[arg-type]
+    assert plain.epsilon < ConfidentGNMax.of(10, 383, (800.0, 500.0), max_answers=250, **of).epsilon
+    assert plain.epsilon < ConfidentGNMax.of(10, 382, (800.0, 500.0), max_answers=251, **of).epsilon
     # Malek et al. state 0.18 for this run, from a figure that depends on the labels; a tight
     # account needs none of it.
     assert plain.epsilon == pytest.approx(0.163, abs=0.001)
@@ -220,13 +220,6 @@ def test_answers_end_at_the_most_and_the_first_ones_stay() -> None:
     assert (kept[last + 1 :] == -1).all()
 
 
-def test_what_nobody_agrees_on_is_not_answered_and_without_a_check_everything_is() -> None:
-    votes = (100, 100, 100)
-    assert (draw(asked(votes, 50, threshold=300, epsilon=700.0), votes) == -1).all()
-    open_to_all = asked(votes, 50, threshold=0)
-    assert (draw(open_to_all, votes) >= 0).all()
-
-
 def test_stated_epsilon_is_above_what_an_attacker_finds() -> None:
     """Two vectors of labels that differ in one: the best of many events, bounded from below with
     1e-6 for all of them together."""
@@ -305,7 +298,7 @@ def test_what_is_wrong_is_refused(wrong: dict[str, object], said: str) -> None:
         "threshold": 5,
     } | wrong
     with pytest.raises(InvalidInput, match=said):
-        ConfidentGNMax(**given)  # type: ignore[arg-type]
+        ConfidentGNMax(**given)
 
 
 @pytest.mark.parametrize(

@@ -123,12 +123,6 @@ def test_lp_normal_sgd_learns_from_labels_with_gaussian_noise() -> None:
 # ----------------------------------------------------------------------------------
 
 
-def test_uniform_rr_is_randomized_response() -> None:
-    assert np.allclose(
-        esfandiari2022.UniformRR(K, 1.0).matrix(), ldp.RandomizedResponse(K, 1.0).matrix()
-    )
-
-
 def test_the_modified_loss_is_the_formula_and_the_debiased_loss_at_lambda() -> None:
     law, q = ldp.ClusterRR(K, 1.0, 0.05, realised=False), np.array([0.7, 0.1, 0.1, 0.1])
     noisy = ldp.privatize(

@@ -124,7 +124,7 @@ def test_no_mechanism_is_better_than_optimal_bins(loss: str, ratio: float) -> No
     other set of bins."""
     rng = np.random.default_rng(3)
     points, prior = np.array([0.0, 1.0, 2.0, 4.0, 7.0]), rng.dirichlet(np.ones(5))
-    starts, values = optimal_bins(tuple(points), tuple(prior), ratio, loss)  # type: ignore[arg-type]
+    starts, values = optimal_bins(tuple(points), tuple(prior), ratio, loss)
     found = expected_loss(points, prior, starts, values, ratio, loss)
     outputs = np.union1d(np.linspace(0.05, 7, 30), np.maximum(values, 1e-9))
     assert found == pytest.approx(least_loss(points, prior, ratio, loss, outputs), abs=1e-7)

@@ -309,33 +309,6 @@ def test_golden_values_of_the_noisy_validation_correction():
     assert (estimate.high - estimate.low) / 2 / 1.96 == pytest.approx(0.0177720636, rel=5e-3)
 
 
-def test_rows_without_an_estimator_are_refused():
-    noisy = ldp.privatize([0, 1, 2] * 10, ldp.PriorSplit(3, 1.0), noise=ldp.SeededNoise(0))
-    for call in (
-        lambda: metrics.accuracy(noisy, [0] * 30),
-        lambda: metrics.log_loss(noisy, np.full((30, 3), 1 / 3)),
-        lambda: metrics.confusion_matrix(noisy, [0] * 30),
-        lambda: metrics.class_frequencies(noisy),
-    ):
-        with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
-            call()
-    assert metrics.mean_log_evidence(noisy, np.full((30, 3), 1 / 3)) < 0
-
-
-def test_likelihood_score_is_highest_at_the_truth():
-    labels, _, noisy = trials(LAWS[0], seed=7)
-    truth = np.broadcast_to([0.4, 0.3, 0.15, 0.1, 0.05], (len(labels), K))
-    others = [
-        np.full((len(labels), K), 1 / K),
-        truth[:, ::-1],
-        truth * [1.2, 1, 1, 1, 1] / (truth * [1.2, 1, 1, 1, 1]).sum(axis=1, keepdims=True),
-    ]
-    assert all(
-        metrics.mean_log_evidence(noisy, truth) > metrics.mean_log_evidence(noisy, other)
-        for other in others
-    )
-
-
 @pytest.mark.parametrize("law", [*LAWS, ldp.PriorSplit(K, 1.0), ldp.AutoLaw(K, 2.0)])
 def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
     """False alarm below 3e-7 a class: a score above 5 standard errors whose mean is 0."""

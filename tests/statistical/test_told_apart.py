@@ -16,10 +16,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
+from labeldp import read_noisy
 from labeldp.errors import InvalidInput, MergedClassesWarning
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, SubsetSelection
 from labeldp.learn import ClusterPrior
-from labeldp.tables._evidence import read_noisy
 from labeldp.testing import CounterWords
 
 pytestmark = pytest.mark.filterwarnings(
@@ -321,23 +321,6 @@ def test_questions_depend_on_ids_and_not_on_labels(law: Law) -> None:
     )
     # which draws no split here
     assert any((first[name] != elsewhere[name]).any() for name in first) or law.name == "auto"
-
-
-def test_a_repeat_in_another_order_is_the_same_request(tmp_path) -> None:
-    ledger, order = (
-        ldp.Ledger(tmp_path / "l.db", budget=1.0),
-        np.random.default_rng(6).permutation(2000),
-    )
-    ids = np.array([f"row {i}" for i in range(2000)])
-    for law in (ldp.PriorSplit(5, 0.5), ldp.AutoLaw(5, 0.5)):
-        asked = [
-            ldp.privatize(
-                LABELS[rows], law, prior=TWO_KINDS[rows], ids=ids[rows], dataset="d", ledger=ledger
-            )
-            for rows in (np.arange(2000), order)
-        ]
-        assert asked[0].receipts == asked[1].receipts
-        assert (asked[0].blocks[0].outputs[order] == asked[1].blocks[0].outputs).all()
 
 
 @pytest.mark.parametrize("name", ["split", "auto"])

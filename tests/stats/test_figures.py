@@ -12,19 +12,14 @@ import warnings
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from scipy.stats import chi2_contingency
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
+from labeldp.errors import InvalidInput, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
 from labeldp.papers.malek2021 import Alibi
-from labeldp.protocol import metrics
-from labeldp.protocol._statistics import number_text
-from labeldp.stats import _crosstab
-from labeldp.stats._figures import contributions_of, digits_text
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 SEED = ldp.SeededNoise(0)
@@ -52,16 +47,6 @@ def assert_coverage(covered, level=0.95, slack=0.005):
         abs(np.mean(covered) - level)
         < SIGMAS * math.sqrt(level * (1 - level) / np.size(covered)) + slack
     ), np.mean(covered)
-
-
-def test_frequencies_are_those_of_the_metrics():
-    _, noisy = drawn(LAWS[1], 3000)
-    found, known = (
-        ldp.stats.frequencies(noisy, simultaneous=False),
-        metrics.class_frequencies(noisy),
-    )
-    for part in ("value", "low", "high", "stderr"):
-        np.testing.assert_allclose(getattr(found, part)[0], getattr(known, part), rtol=1e-12)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
@@ -110,16 +95,6 @@ def test_units_widen_intervals_as_they_must():
     assert np.mean(found[False]) < 0.9
 
 
-def test_quantiles_of_exact_labels_are_those_of_the_labels():
-    values = np.random.default_rng(0).poisson(5, 5001).clip(0, 15)
-    noisy = ldp.privatize(values, ldp.RandomizedResponse(16, 40.0), classes=range(16), noise=SEED)
-    found = ldp.stats.quantiles(noisy, q=(0.1, 0.5, 0.9))
-    for q in (0.1, 0.5, 0.9):
-        one = found[q]
-        assert one.value == np.quantile(values, q, method="inverted_cdf")
-        assert one.low <= one.value <= one.high
-
-
 def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     """Practically without noise, so that the interval of the rounded number is one point."""
     values = np.random.default_rng(0).lognormal(10.5, 0.6, 20_001)
@@ -139,24 +114,6 @@ def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     )
     exact = ldp.stats.quantiles(rounded, q=(0.1,))[0.1]  # classes that are no grid
     assert exact.low == exact.value == exact.high
-
-
-def test_numbers_are_shown_plainly():
-    shown = {
-        0.25: "0.2500",
-        -0.1: "-0.1000",
-        999.5: "999.5000",
-        9125.97: "9,126.0",
-        49810.2: "49,810",
-        -1.5e6: "-1,500,000",
-    }
-    assert {value: number_text(value) for value in shown} == shown
-    assert [digits_text(value) for value in (0.0, 2.5e-7, 49810.2)] == [
-        "0.0000",
-        "2.5e-07",
-        "49,810",
-    ]
-    assert [number_text(value) for value in (math.inf, math.nan, 3e20)] == ["inf", "nan", "3e+20"]
 
 
 def test_quantiles_cover():
@@ -197,30 +154,6 @@ def test_a_group_without_rows_widens_no_interval():
             assert found.groups == ("a", "b", "z") and found.n_rows[2] == 0
             np.testing.assert_array_equal(found.low[:2], wanted.low)
             np.testing.assert_array_equal(found.high[:2], wanted.high)
-
-
-def test_columns_of_every_library_are_taken_alike():
-    _, noisy = drawn(LAWS[0], 200)
-    by = np.where(np.arange(200) % 3 == 0, "x", "y")
-    wanted = ldp.stats.mean(noisy, by).value
-    for column in (
-        pd.Series(by),
-        pa.array(by),
-        pa.chunked_array([by[:50], by[50:]]),
-        by.tolist(),
-        by.astype(object),
-    ):
-        np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
-    for frame in (
-        pd.DataFrame({"a": by, "b": np.arange(200) % 2}),
-        pa.table({"a": by, "b": np.arange(200) % 2}),
-    ):
-        assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
-    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)] * 100
-    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == (
-        (days[0], 0),
-        (days[1], 0),
-    )
 
 
 @pytest.mark.parametrize("unit", ["s", "us", "ns"])
@@ -317,17 +250,6 @@ def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
     assert alarms < 0.05 + SIGMAS * math.sqrt(0.05 * 0.95 / 300), alarms
 
 
-def test_the_known_variance_of_bits_is_that_of_many_rows():
-    """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one
-    that it would estimate: within 5 %."""
-    _, noisy = drawn(ldp.Threshold(4, 3.0), 200_000, seed=6)
-    part = contributions_of(noisy)
-    basis = np.linalg.qr(np.column_stack([np.ones(4), np.eye(4)[:, 1:]]))[0][:, 1:]
-    known = _crosstab._of_bits(part, basis, [np.arange(len(noisy))])
-    estimated = _crosstab._blocks(noisy, part.table @ basis, [np.arange(len(noisy))])
-    np.testing.assert_allclose(known, estimated, atol=0.05 * estimated.max())
-
-
 def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
     """300 releases of 600 rows on 32 points, half of them by thresholds and half by subset
     selection; and a handful of thresholds."""
@@ -410,15 +332,6 @@ def test_effects_cover(adjusted):
     assert one.adjusted is adjusted and 0 <= one.pvalue <= 1 and "minus" in str(one)
 
 
-def test_an_effect_of_two_rows_says_that_they_are_too_few():
-    for seed in range(10):
-        noisy = ldp.privatize(
-            [0, 1], ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(seed)
-        )
-        told = str(ldp.stats.effect(noisy, [0, 1], of=1))
-        assert "cannot tell: too few rows for this noise (estimate " in told and "model" not in told
-
-
 def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
     few = ldp.privatize(np.arange(8) % 6, ldp.PriorSplit(6, 0.5), noise=SEED)
     found = ldp.stats.difference(few, np.arange(8) % 2)
@@ -484,29 +397,6 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
     _, noisy = drawn(LAWS[0], 400)
     found = ldp.stats.difference(noisy, np.arange(400) % 2, of=0, units=np.arange(400) // 4)
     assert found.low < found.value < found.high
-
-
-def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
-    labels = np.arange(300) % 4
-    noisy = ldp.privatize(
-        labels,
-        ldp.RandomizedResponse(4, 4.0),
-        unit=np.arange(300) // 3,
-        max_rows_per_unit=2,
-        noise=SEED,
-    )
-    with pytest.warns(LabelDPWarning, match="Pass units="):
-        found = ldp.stats.frequencies(noisy)
-    assert found.n_rows[0] == 200
-
-
-def test_a_split_says_what_it_assumes():
-    _, noisy = drawn(ldp.PriorSplit(4, 1.0), 500)
-    with pytest.warns(PriorQuestionsWarning, match=r"split.*noisy\.measurable"):
-        ldp.stats.frequencies(noisy)
-    one = noisy[:1]
-    # a row that decides its own fit has no variance
-    assert np.isnan(ldp.stats.frequencies(one).value).all()
 
 
 @pytest.mark.parametrize(
@@ -586,27 +476,3 @@ def test_combinations_are_not_estimated_from_one_column_a_row():
     for split in ("joint", "equal"):
         told = ldp.privatize(labels, columns.law(3.0, split), classes=columns, noise=SEED)
         assert ldp.stats.frequencies(told)["yes", 2].tells
-
-
-def test_a_private_column_is_no_public_one():
-    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
-    noisy = ldp.privatize(
-        {"a": np.arange(40) % 2, "b": np.arange(40) % 2},
-        columns.law(3.0, "joint"),
-        classes=columns,
-        noise=SEED,
-    )
-    a, b = noisy["a"], noisy["b"]
-    for ask, name in (
-        (lambda: ldp.stats.crosstab(a, b), "by"),
-        (lambda: ldp.stats.frequencies(a, by=[b, b]), "by"),
-        (lambda: ldp.stats.mean(a, units=b), "units"),
-        (lambda: ldp.stats.effect(a, b, of=1), "arm"),
-        (lambda: ldp.stats.regress(a, b, "logistic"), "X"),
-    ):
-        with pytest.raises(
-            InvalidInput, match=rf"Expected {name} as a public column.*frequencies\(noisy\)"
-        ):
-            ask()
-    with pytest.raises(InvalidInput, match=r"as many as by has, got 40.*ids of by's rows"):
-        ldp.stats.mean(a, np.arange(39))

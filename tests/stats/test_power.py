@@ -151,18 +151,6 @@ def test_the_variance_of_a_mean_of_numbers_is_that_of_a_release(law):
     )
 
 
-def test_labels_that_are_certain_need_a_row_of_each_group():
-    certain = ldp.stats.ProportionDifference(0.0, 1.0)
-    assert ldp.stats.power(certain, None, 2) == 1 and ldp.stats.rows_for(certain, None) == 2
-
-
-def test_a_confidence_next_to_one_is_a_number_of_rows():
-    effect, most = ldp.stats.ProportionDifference(0.1, 0.2), math.nextafter(1, 0)
-    rows = ldp.stats.rows_for(effect, None, confidence=most)
-    assert ldp.stats.rows_for(effect, None, confidence=1 - 1e-12) < rows < 20_000
-    assert ldp.stats.power(effect, None, rows, confidence=most) == pytest.approx(0.8, abs=0.001)
-
-
 def test_bad_input_is_refused():
     law = ldp.RandomizedResponse(2, 1.0)
     good = ldp.stats.ProportionDifference(0.1, 0.2)

@@ -3,7 +3,6 @@
 
 import datetime
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
@@ -258,46 +257,6 @@ def test_what_else_is_under_the_name_is_refused_before_the_charge(
     assert ledger.runs() == []
 
 
-def test_a_single_file_comes_out_as_a_single_file(root: Place, ledger: Ledger) -> None:
-    for ending in ("parquet", "csv"):
-        place = root.child(f"in.{ending}")
-        if ending == "parquet":
-            write(table(), place)
-        else:
-            with place.open_output() as stream:
-                pa.csv.write_csv(table(), stream)
-        done = release(place, root.child(f"out.{ending}"), spec(dataset=ending), ledger)
-        assert done.manifest["rows"] == N
-        assert len(read_noisy(root.child(f"out.{ending}"))) == N
-        assert release(place, root.child(f"copy.{ending}"), spec(dataset=ending), ledger).repeated
-        assert root.child(f"copy.{ending}").digest() == root.child(f"out.{ending}").digest()
-    assert len(names(root)) == 2 * 5
-
-
-def test_the_order_of_files_does_not_matter_where_ids_are_given(tmp_path: Path) -> None:
-    """The same files in any order, under any names: one run's labels, rows in one order. A killed
-    run stands for a second engine."""
-    whole = table()
-    outs = []
-    for number, order in enumerate(([0, 1, 2, 3, 4], [3, 0, 4, 2, 1])):
-        root = Place.of(tmp_path / str(number) / "x")
-        source = folder(root, whole, lambda i, order=order: f"n{order[i]}/f.parquet")
-        outs.append((root, source))
-    ledger = Ledger(tmp_path / "ledger.db")
-    with pytest.raises(_Killed):
-        release(outs[0][1], outs[0][0].child("out"), spec(), ledger, progress=_dies_in("write"))
-    (charged,) = ledger.runs()
-    private = {
-        path.name: path.read_bytes() for path in Path(ledger.run_dir(charged.run_id)).iterdir()
-    }
-    release(outs[1][1], outs[1][0].child("out"), spec(), ledger)
-    assert [run.run_id for run in ledger.runs()] == [charged.run_id]
-    assert private["secret"]
-    again = release(outs[0][1], outs[0][0].child("out"), spec(), ledger)
-    assert again.repeated
-    assert ledger.spent("in", "label") == 1.0
-
-
 class _Killed(BaseException):
     """Stands for the end of the process."""
 
@@ -511,30 +470,3 @@ def test_other_files_in_the_folder_are_refused(tmp_path: Path, ledger: Ledger) -
             ]
         )
     assert ledger.runs() == []
-
-
-def test_the_same_folder_under_the_command_line(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from labeldp.cli import app
-
-    folder(Place.of(tmp_path), table(400))
-    line = [
-        "release",
-        f"{tmp_path}/in",
-        "--label",
-        "label",
-        "--classes",
-        "a,b,c,d",
-        "--epsilon",
-        "1",
-        "--id",
-        "id",
-        "--json",
-    ]
-    done = CliRunner().invoke(
-        app, [*line, "--out", f"file://{tmp_path}/out", "--ledger", str(tmp_path / "l.db")]
-    )
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["manifest"] == f"{tmp_path}/out.manifest.json"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part-00000.parquet"]

@@ -213,7 +213,7 @@ def test_a_cluster_repeats_of_its_files_only_what_they_hold(tmp_path: Path) -> N
         Ledger(tmp_path / "new.db"),
     )
     rows = read(last)
-    engine = ClusterEngine(OnlyASchema(), rows, files=open_table(last))  # type: ignore[arg-type]
+    engine = ClusterEngine(OnlyASchema(), rows, files=open_table(last))
     engine.codec(asked, ledger)
     engine.check_private(asked, "new", ledger)
     assert sorted(facts["label"] for facts in engine.earlier) == ["ill", "ward"]
@@ -224,7 +224,7 @@ def test_a_cluster_repeats_of_its_files_only_what_they_hold(tmp_path: Path) -> N
         pa.array([raw[name] for name in rows["id"].to_pylist()]),
     )
     pq.write_table(joined, last / "part-00000.parquet")
-    engine = ClusterEngine(OnlyASchema(), joined, files=open_table(last))  # type: ignore[arg-type]
+    engine = ClusterEngine(OnlyASchema(), joined, files=open_table(last))
     engine.codec(asked, ledger)
     with pytest.raises(ldp.InvalidInput, match="Expected in column 'ill' what run"):
         engine.check_private(asked, "new", ledger)

@@ -21,7 +21,7 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.papers.regression import RROnBins
 from labeldp.tables._evidence import read_noisy
-from labeldp.tables._spec import ReleasePlan, ReleaseSpec, make_plan
+from labeldp.tables._spec import ReleaseSpec, make_plan
 from labeldp.tables.formats._table import GridCodec, label_codec
 
 N = 4000
@@ -98,22 +98,6 @@ def test_the_default_law_with_a_prior_asks_near_it(tmp_path: Path) -> None:
     assert plan.laws == ("square-wave", "threshold")
 
 
-def test_thresholds_near_a_prior_do_not_become_the_default(tmp_path: Path) -> None:
-    flat = {f"p{code}": np.ones(200) for code in range(11)}
-    pq.write_table(
-        pa.table({"id": np.arange(200), "income": incomes(200)} | flat), tmp_path / "in.parquet"
-    )
-    ledger = Ledger(tmp_path / "l.db", budget=9)
-    by_prior = release(
-        tmp_path / "in.parquet", tmp_path / "prior.parquet", spec(prior=list(flat)), ledger
-    )
-    plain = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(), ledger)
-    assert (by_prior.manifest["law"]["law"], plain.manifest["law"]["law"]) == (
-        "threshold",
-        "square-wave",
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "grid", "released"),
     [
@@ -185,13 +169,6 @@ def test_columns_that_hold_no_points_are_refused() -> None:
         label_codec(ldp.Grid(0, 1000, points=11), "y", pa.int8(), text_table=False)
     with pytest.raises(InvalidInput, match="Cast it, or list classes"):
         label_codec(TENS, "y", pa.string(), text_table=False)
-
-
-def test_a_plan_of_stages_keeps_the_range(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.db")
-    made = make_plan(spec(law="threshold", dataset="people"), (0.5, 0.5), None, ledger)
-    read = ReleasePlan.from_json(made.to_json(), ledger)
-    assert isinstance(read.classes, ldp.Grid) and read == made
 
 
 def test_the_command_takes_a_range(tmp_path: Path) -> None:

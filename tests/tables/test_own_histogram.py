@@ -334,17 +334,6 @@ def test_a_folder_that_was_set_back_draws_no_second_histogram(
     assert kept(ledger) is None
 
 
-def test_a_redraw_asks_again_and_is_charged(tmp_path: Path, ledger: Ledger) -> None:
-    source, ledger = write(tmp_path / "in.parquet"), Ledger(ledger.location, budget=4.0)
-    ldp.release(source, tmp_path / "one.parquet", spec(), ledger)
-    ldp.release(source, tmp_path / "two.parquet", spec(), ledger, redraw=True)
-    assert ledger.spent("d", "income") == 4.0
-    one, two = (
-        read_histogram(tmp_path / name, ledger=ledger) for name in ("one.parquet", "two.parquet")
-    )
-    assert one.values.tolist() != two.values.tolist()  # equal with a probability of about 13^-11
-
-
 # What cannot be divided, and what noise can do
 # --------------------------------------------------------------------------------------------
 

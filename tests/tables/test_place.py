@@ -4,13 +4,10 @@ step, the same call finishes."""
 
 import datetime
 import hashlib
-import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -68,16 +65,6 @@ def test_parts_get_their_names_in_order_and_nothing_else_stays(root: Place) -> N
     assert state(root) == DONE
 
 
-def test_abandoned_files_are_gone(root: Place) -> None:
-    staging = Staging(root.child("out"), RUN)
-    staging.prepare()
-    write(staging, "one")
-    staging.delete()
-    assert state(root) == {}
-    assert not root.child("out").exists()
-    assert not staging.folder.exists()
-
-
 class _Killed(BaseException):
     """Stands for the end of the process."""
 
@@ -133,19 +120,6 @@ def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
     except _Killed:
         return True
     return False
-
-
-def test_what_is_under_the_name_stays_unless_it_is_this_run(root: Place) -> None:
-    with (root.child("out", "part-00000.parquet")).open_output() as stream:
-        stream.write(b"somebody's")
-    staging = Staging(root.child("out"), RUN)
-    staging.prepare()
-    part = write(staging, "one")
-    with pytest.raises(ReleaseError, match="another name"):
-        staging.publish([part], b"facts")
-    assert state(root)["out/part-00000.parquet"] == "somebody's"
-    staging.publish([part], b"facts", replace=True)
-    assert state(root) == {"out/part-00000.parquet": "one", "out.manifest.json": "facts"}
 
 
 @pytest.mark.parametrize("other", ["somebody's", "two"])
@@ -210,34 +184,6 @@ def test_a_part_that_is_lost_or_changed_is_not_published(root: Place) -> None:
     assert not root.child("out.manifest.json").exists()
 
 
-def test_a_single_file(root: Place) -> None:
-    staging = Staging(root.child("out.parquet"), RUN, single=True)
-    staging.prepare()
-    part = write(staging, "one")
-    assert staging.publish([part], b"facts") == ("out.parquet",)
-    assert staging.publish([part], b"facts") == ("out.parquet",)
-    assert state(root) == {"out.parquet": "one", "out.parquet.manifest.json": "facts"}
-
-
-def test_staging_is_private_and_the_release_is_not(tmp_path: Path) -> None:
-    staging = Staging(Place.of(tmp_path / "out"), RUN)
-    staging.prepare()
-    assert os.stat(staging.folder.path).st_mode & 0o777 == 0o700
-    staging.publish([write(staging, "one")], b"facts")
-    (tmp_path / "like").mkdir()
-    assert os.stat(tmp_path / "out").st_mode == os.stat(tmp_path / "like").st_mode
-
-
-@pytest.mark.parametrize("where", ["a/b.parquet", "file:///a/b%20c.parquet", Path("x.parquet")])
-def test_local_places(where: Any) -> None:
-    place = Place.of(where)
-    assert place.local is not None and place.local.is_absolute()
-    assert place.suffix == ".parquet"
-    assert Place.of(place) is place
-    assert pickle.loads(pickle.dumps(place)) == place
-    assert str(place) == place.path and place.path in repr(place)
-
-
 def test_credentials_are_not_shown() -> None:
     store = pafs.S3FileSystem(
         access_key="AKIA-key",
@@ -254,14 +200,6 @@ def test_credentials_are_not_shown() -> None:
     assert "secret-value" not in str(error.value) and error.value.__suppress_context__
     with pytest.raises(InvalidInput, match="bucket"):
         Staging(Place.of((store, "bucket")), RUN)
-
-
-def test_unknown_addresses_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="nosuch://"):
-        Place.of("nosuch://a/b")
-    with pytest.raises(InvalidInput, match="file system"):
-        Place.of((object(), "a"))
-    assert issubclass(InvalidInput, ValueError) and pa.__version__
 
 
 def test_a_late_attempt_does_not_come_into_the_published_folder(tmp_path, monkeypatch):

@@ -190,13 +190,6 @@ def test_other_programs_lose_the_metadata_and_the_manifest_proves_the_rest(
     same(read_noisy(copy), read_noisy(done.path))
 
 
-@pytest.mark.parametrize("law", ["subset", "auto"])
-def test_evidence_survives_from_csv_to_parquet(tmp_path: Path, law: str) -> None:
-    done = released(tmp_path, "csv", law)
-    pd.read_csv(done.path, keep_default_na=False).to_parquet(tmp_path / "copy.parquet")
-    same(read_noisy(tmp_path / "copy.parquet", manifest=done.manifest_path), read_noisy(done.path))
-
-
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_some_rows_are_proven_by_the_original_only(tmp_path: Path, ending: str, law: str) -> None:
     done = released(tmp_path, ending, law)
@@ -326,15 +319,6 @@ def test_tables_of_noisy_labels_keep_their_proof(how: str, law: ldp.Law) -> None
     place = np.searchsorted(noisy.ids, again.ids)
     np.testing.assert_array_equal(again.log_likelihood(), noisy[place].log_likelihood())
     assert again.receipts == noisy.receipts
-
-
-def test_tables_of_noisy_labels_count_each_row_once() -> None:
-    noisy = ldp.privatize(np.arange(30) % 4, ldp.RandomizedResponse(4, 1.0), ids=np.arange(30))
-    table = noisy.to_table()
-    with pytest.raises(ldp.InvalidInput, match="once"):
-        ldp.NoisyLabels.from_table(pa.concat_tables([table, table.slice(3, 1)]))
-    sampled = noisy[[3, 3, 5]]  # repeats that were meant are kept
-    np.testing.assert_array_equal(ldp.NoisyLabels.from_table(sampled.to_table()).ids, [3, 3, 5])
 
 
 def test_pandas_loses_the_facts_of_noisy_labels(tmp_path: Path) -> None:

@@ -854,8 +854,8 @@ def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> s
     """Compute the digest of the group of each row, named by its id, or by its number without
     ids."""
     if rows.explicit:
-        # explicit ids are not None
-        return set_digest(rows.given.ids, *groups.reshape(len(groups), -1).T)  # type: ignore[arg-type]
+        columns = groups.reshape(len(groups), -1).T
+        return set_digest(rows.given.ids, *columns)  # type: ignore[arg-type] # ids are not None
     found = GroupsDigest(query)
     found.update(groups)
     return found.hexdigest()

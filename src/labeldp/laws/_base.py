@@ -461,7 +461,8 @@ class Law(ABC):
     @classmethod
     def from_fields(cls, data: Mapping[str, object]) -> Self:
         """Make the law with these fields, in which JSON's lists become tuples."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
+        made = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**made)  # type: ignore[arg-type]
 
 
 def proper_size(size: object, n_classes: int, what: str) -> int | None:

@@ -205,7 +205,9 @@ class Renumbered:
         """Predict codes: (n,)."""
         return np.asarray(self.classes_[np.asarray(self.estimator.predict(X), np.int64)])
 
-    @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # type: ignore[untyped-decorator]
+    @available_if(  # type: ignore[untyped-decorator]
+        lambda self: hasattr(self.estimator, "predict_proba")
+    )
     def predict_proba(self, X: object) -> Floats:
         """Predict probabilities of these codes: (n, m)."""
         return np.asarray(self.estimator.predict_proba(X))
@@ -393,8 +395,15 @@ def make_learner(
         # The loss of weighted classes is not that of any likelihood: learn without them first, and
         # weight the posterior at the end.
         plain = clone(estimator).set_params(**{parameter: None})
-        settings = {"linear": linear, "top_k_filter": top_k_filter, "class_prior": class_prior}
-        inner = make_learner(plain, correction, options, random_state, **settings)  # type: ignore[arg-type]
+        inner = make_learner(
+            plain,
+            correction,
+            options,
+            random_state,
+            linear=linear,
+            top_k_filter=top_k_filter,
+            class_prior=class_prior,
+        )
         return ClassWeightedLearner(
             inner, plain, estimator.get_params()[parameter], options, random_state
         )

@@ -1073,8 +1073,9 @@ def _create(path: Path, opening: Mapping[str, object]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 _NETWORK: Final = re.compile(
-    "nfs4?|cifs|smb3|smbfs|ncpfs|afs|auristorfs|ceph|glusterfs|lustre|gpfs|beegfs|orangefs|pvfs2|ocfs2|gfs2|coda|davfs|"
-    r"fuse\.(sshfs|s3fs|s3|gcsfuse|goofys|mount-s3|rclone|glusterfs|ceph.*|juicefs|blobfuse.*|davfs|curlftpfs|smb.*|mfs|moosefs)"
+    "nfs4?|cifs|smb3|smbfs|ncpfs|afs|auristorfs|ceph|glusterfs|lustre|gpfs|beegfs|orangefs|pvfs2|"
+    r"ocfs2|gfs2|coda|davfs|fuse\.(sshfs|s3fs|s3|gcsfuse|goofys|mount-s3|rclone|glusterfs|ceph.*|"
+    r"juicefs|blobfuse.*|davfs|curlftpfs|smb.*|mfs|moosefs)"
 )
 # Left out: 9p and virtiofs, which virtual machines and sandboxes use for the host's own disk, and
 # overlay, the disk of a container.

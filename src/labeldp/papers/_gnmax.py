@@ -173,7 +173,10 @@ class ConfidentGNMax(TeacherQuery):
             "threshold": asked,
             "max_answers": max_answers,
         }
-        return cls(n_classes, math.exp(high), n, "gaussian", target, check_share=share, **rest)  # type: ignore[arg-type]
+        epsilon = math.exp(high)
+        return cls(  # type: ignore[arg-type]
+            n_classes, epsilon, n, "gaussian", target, check_share=share, **rest
+        )
 
     def variances(self) -> tuple[Fraction, Fraction]:
         """Calibrate the noise's exact parameters sigma^2: of a check, and of each class of an

@@ -69,19 +69,6 @@ def test_every_layout_and_type_of_images_is_the_same_to_the_net():
         np.testing.assert_allclose(found, expected.flatten(1), atol=1e-6)
 
 
-def test_grey_images_get_an_axis_and_flat_rows_get_their_shape():
-    X = pictures(4, 5, 7)
-    for rows, options in (
-        (X, {}),
-        (X[:, None], {}),
-        (X[..., None], {}),
-        (X.reshape(4, -1), {"image": (5, 7)}),
-    ):
-        net = Gives()
-        Embedder(net, **options).transform(rows)
-        torch.testing.assert_close(net.images, torch.from_numpy(X / 255).float()[:, None])
-
-
 def test_a_layout_that_cannot_be_told_is_refused():
     for shape in ((2, 3, 8, 3), (2, 7, 8, 5)):
         with pytest.raises(InvalidInput, match="one axis of"):
@@ -120,24 +107,6 @@ def test_the_net_is_used_in_evaluation_mode_without_gradients_and_left_as_it_was
         )
 
 
-def test_the_net_s_own_type_is_what_it_is_given():
-    net = nn.Conv2d(1, 3, 2).half()
-    assert Embedder(net).transform(pictures(2, 4, 4)).dtype == np.float32
-
-
-def test_methods_and_functions_do_too():
-    net = Gives()
-    net.double()
-    for module in (net.forward, net.make, nn.Flatten()):
-        assert Embedder(module).transform(np.zeros((2, 3, 3))).shape == (2, 9)
-    assert net.images.dtype == torch.float64  # a method's net says the type
-
-
-def test_rows_of_numbers_pass_unchanged():
-    X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    np.testing.assert_array_equal(Embedder(nn.Identity(), batch_size=4).transform(X), X)
-
-
 def test_it_is_a_transformer():
     X = pictures(30, 4, 4)
     embedder = Embedder(Gives(), batch_size=7)
@@ -169,13 +138,6 @@ def test_images_of_several_sizes_are_refused_by_the_first_that_differs(make):
         Embedder(Gives()).transform(make(images))
     with pytest.raises(InvalidInput, match="tensors of one shape"):
         Embedder(Gives()).transform(DataLoader([(each, 0) for each in make(images)], batch_size=1))
-
-
-def test_features_have_names():
-    pytest.importorskip("pandas")
-    chain = make_pipeline(Embedder(Gives()), StandardScaler()).set_output(transform="pandas")
-    table = chain.fit_transform(np.zeros((3, 2, 4, 1), np.uint8))
-    assert list(table.columns) == [f"embedder{number}" for number in range(8)]
 
 
 def test_images_reach_a_net_that_clusters_them_and_one_that_starts_a_pipeline():

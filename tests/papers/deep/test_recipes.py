@@ -2,14 +2,11 @@
 """The papers' recipes by name: their published values, and a fit by one."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from benchmarks import data as datasets
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -77,20 +74,6 @@ def test_grey_images_are_trained_as_appendix_b_says(data):
         0.02,
         triangular,
     )
-
-
-def test_other_data_sets_of_the_paper():
-    hundred, films = (
-        recipes.lp_1st(name, epsilon=1.0)["recipe"] for name in ("cifar100", "movielens_1m")
-    )
-    assert (hundred.epochs, hundred.batch_size, hundred.rate, hundred.alpha) == (
-        200,
-        256,
-        0.2,
-        16.0,
-    )
-    assert (films.batch_size, films.alpha, films.augment) == (128, 0.0, None)
-    assert set(recipes.PUBLISHED) <= set(datasets.names())
 
 
 def test_between_published_epsilons_the_lower_one_decides_and_below_the_first():
@@ -172,28 +155,3 @@ def test_a_net_fitted_by_lp_2st_draws_and_filters_as_the_paper(digits):
     kept = {block.stage: block.side["size"] for block in model.noisy_labels_.blocks}
     assert kept["stage-1"].min() == 10
     assert kept["stage-2"].min() < 10  # the first model's prior left out classes
-
-
-def test_the_same_values_serve_scikit_learn(digits):
-    X, y = digits
-    model = ldp.LabelDPClassifier(
-        **recipes.stages("lp-2st", epsilon=4.0),
-        correction=recipes.correction("lp-2st"),
-        classes=range(10),
-        noise=ldp.SeededNoise(0),
-    )
-    with pytest.warns(ldp.errors.SeededNoiseWarning):
-        model.fit(X, y)
-    assert len(model.stages_) == 2
-    assert model.score(X, y) > 0.5
-
-
-def test_stages_need_no_torch():
-    program = (
-        "import sys; from labeldp.papers import ghazi2021; ghazi2021.stages('lp-2st', epsilon=2.0);"
-        " print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"

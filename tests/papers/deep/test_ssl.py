@@ -15,14 +15,11 @@ from benchmarks.deep.views import colour_jitter
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from labeldp import InvalidInput
-from labeldp.deep import Recipe, augment, models, predict
-from labeldp.deep._consistency import nearest_rows
-from labeldp.deep._inputs import as_inputs
+from labeldp.deep import Recipe, augment, predict
 from labeldp.papers import tang2022 as ssl
-from labeldp.papers._ssl import _Pairs, byol_loss, nt_xent, scan_loss, self_label_loss
+from labeldp.papers._ssl import byol_loss, nt_xent, scan_loss, self_label_loss
 from labeldp.papers.tang2022 import Embedder
 
 QUICK = Recipe(epochs=2, batch_size=64, rate=0.05, optimizer="sgd")
@@ -94,13 +91,6 @@ def test_nt_xent_is_the_equation():
     torch.testing.assert_close(nt_xent(5 * z, tau), nt_xent(z, tau))  # lengths do not count
 
 
-def test_nt_xent_by_hand():
-    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    # the partner, and two others at right angles
-    assert value(nt_xent(z, 1.0)) == pytest.approx(math.log(math.e + 2) - 1)
-    assert value(nt_xent(z[[0, 2]], 1.0)) == 0.0  # nobody else in the batch
-
-
 def test_byol_loss_is_the_equation_and_targets_get_no_gradient():
     p, z = rows(4, 3), rows(4, 3, seed=1)
     cosine = [
@@ -140,10 +130,6 @@ def test_self_labels_count_where_they_are_sure_and_clusters_weigh_the_same():
     none = torch.zeros(4, 3, requires_grad=True)
     self_label_loss(none).backward()
     assert value(self_label_loss(none)) == 0 and none.grad.abs().sum() == 0
-
-
-def test_half_precision_is_counted_in_full():
-    assert nt_xent(rows(4, 3).detach().bfloat16()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("loss", [nt_xent, scan_loss, self_label_loss, lambda z: byol_loss(z, z)])
@@ -230,15 +216,6 @@ def test_scan_finds_clusters_and_gives_their_probabilities(precision):
     assert k_means_purity(Embedder(found, precision=precision)(X), y, 4) > 0.97
 
 
-def test_neighbours_are_the_nearest_others():
-    angles = torch.tensor([0.0, 0.1, 0.3, 3.0, 3.2])
-    features = (
-        torch.stack((angles.cos(), angles.sin()), 1)
-        * torch.tensor([1.0, 5.0, 0.1, 2.0, 1.0])[:, None]
-    )
-    assert nearest_rows(features, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
-
-
 # What is given to the net
 # --------------------------------------------------------------------------------------------------
 
@@ -275,29 +252,6 @@ def test_two_views_of_each_image_are_trained_on_and_they_differ():
     }
 
 
-def test_a_row_comes_with_one_of_its_neighbours():
-    X = torch.arange(10.0)[:, None].expand(10, 3)
-    near = torch.tensor([[(i + 1) % 10, (i + 2) % 10] for i in range(10)])
-    pairs = _Pairs(as_inputs(X), near, generator())
-    found = torch.cat([next(pairs.batches([torch.arange(10)])) for _ in range(50)])
-    ahead = (found[:, 3] - found[:, 0]) % 10
-    assert found.shape == (500, 6) and set(ahead.tolist()) == {1.0, 2.0}
-    assert abs((ahead == 1).float().mean() - 0.5) < 5 * 0.5 / 500**0.5
-    assert len(pairs) == 10 and pairs.ndim == 2
-
-
-def test_images_come_in_any_layout_and_their_labels_stay_behind():
-    X = torch.randint(0, 256, (16, 6, 6, 3), dtype=torch.uint8)
-    nets = []
-    for form in (X, X.permute(0, 3, 1, 2), TensorDataset(X.permute(0, 3, 1, 2), torch.arange(16))):
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())
-        nets.append(ssl.simclr(module, form, QUICK, generator=generator()))
-    for other in nets[1:]:
-        for a, b in zip(nets[0].parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(a, b)
-
-
 @pytest.mark.parametrize("name", ["simclr", "byol", "scan"])
 def test_seeds_decide_and_the_global_generator_is_left_alone(name):
     X, _ = blobs(60)
@@ -315,25 +269,6 @@ def test_seeds_decide_and_the_global_generator_is_left_alone(name):
         made.append(predict(run(module, X, generator=generator(seed)), X))
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
-
-
-def test_an_average_is_given_back_where_the_recipe_asks_for_one():
-    X, _ = blobs(60)
-    for method in (ssl.simclr, ssl.byol):
-        module = mlp()
-        found = method(
-            module, X, replace(QUICK, augment=jitter_rows, average=0.9), generator=generator()
-        )
-        assert found is not module and predict(found, X).shape == (60, 8)
-        assert all(each.requires_grad for each in found.parameters())
-
-
-def test_heads_are_left_out():
-    features = ssl.without_head(models.SmallConvNet())
-    assert predict(features, torch.zeros(2, 1, 8, 8)).shape == (2, 128)
-    assert ssl.without_head(features) is features
-    with pytest.raises(InvalidInput, match="head, fc, classifier"):
-        ssl.without_head(mlp())
 
 
 def test_no_argument_could_take_labels():
