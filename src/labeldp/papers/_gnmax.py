@@ -5,7 +5,7 @@ enough of them agree."""
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -168,15 +168,13 @@ class ConfidentGNMax(TeacherQuery):
             enough = _gaussian.composed_delta(check + answer, draws, math.exp(middle)) <= target
             low, high = (low, middle) if enough else (middle, high)
         share = 0.5 if asked == 0 else float(check / (check + answer))
-        rest: dict[str, int | None] = {
+        rest: dict[str, Any] = {
             "n_teachers": n_teachers,
             "threshold": asked,
             "max_answers": max_answers,
         }
         epsilon = math.exp(high)
-        return cls(  # type: ignore[arg-type]
-            n_classes, epsilon, n, "gaussian", target, check_share=share, **rest
-        )
+        return cls(n_classes, epsilon, n, "gaussian", target, check_share=share, **rest)
 
     def variances(self) -> tuple[Fraction, Fraction]:
         """Calibrate the noise's exact parameters sigma^2: of a check, and of each class of an

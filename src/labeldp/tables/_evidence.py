@@ -395,7 +395,7 @@ def _declared(
     if not codes:
         raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
     drawn = np.asarray(law.released(range(law.n_classes)))[np.concatenate(codes)]
-    named = np.concatenate(ids) if names else None  # type: ignore[arg-type]
+    named: Any = np.concatenate(ids) if names else None  # type: ignore[arg-type]
     noisy = NoisyLabels.from_labels(drawn, law, ids=named)
     return derived(noisy, classes=values, order="file")
 
