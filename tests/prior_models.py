@@ -42,19 +42,7 @@ def asked(log: Path) -> int:
 
 
 def torch_module() -> Any:
-    """The module whose state_dict a test saves."""
+    """A module that a test exports."""
     import torch
 
     return torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
-
-
-def float16_module() -> Any:
-    return torch_module().half()
-
-
-def bfloat16_module() -> Any:
-    return torch_module().bfloat16()
-
-
-def float64_module() -> Any:
-    return torch_module().double()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labeldp import aggregates, deep, stats
-    from labeldp.app._model import PriorModel
     from labeldp.app._release import release
     from labeldp.custody._aggregation import aggregate
     from labeldp.custody._run import privatize
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from labeldp.protocol import metrics
     from labeldp.receipt import PrivacySpent, Receipt
     from labeldp.tables._evidence import read_noisy
-    from labeldp.tables._priors import PriorTable
+    from labeldp.tables._priors import PriorModel, PriorTable
     from labeldp.tables._spec import ReleaseSpec
 
 __version__ = "0.2.0"
@@ -95,7 +94,7 @@ _HOME = {
     "LabelDPClassifier": "labeldp.learn",
     "LabelDPRegressor": "labeldp.learn",
     "Ledger": "labeldp.ledger._ledger",
-    "PriorModel": "labeldp.app._model",
+    "PriorModel": "labeldp.tables._priors",
     "PriorTable": "labeldp.tables._priors",
     "PrivacySpent": "labeldp.receipt",
     "Receipt": "labeldp.receipt",

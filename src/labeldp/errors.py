@@ -69,12 +69,9 @@ def require_unwarned() -> None:
     """Refuse a charge that is strict, if anything was warned of before it: InvalidInput with the
     first warning."""
     if held := _held.get():
-        first, refused = held[0], "{} What is strict is refused for this; nothing was charged."
+        first = held[0]
         held.clear()
-        raise InvalidInput(
-            refused.format(first),
-            cli=f"{first.cli or first} --strict refuses this; nothing was charged.",
-        )
+        raise InvalidInput(f"{first} What is strict is refused for this; nothing was charged.")
 
 
 def unwarned_no_more() -> None:
@@ -104,19 +101,7 @@ def warn(warning: "LabelDPWarning", *, refusable: bool = True) -> None:
 
 
 class LabelDPError(Exception):
-    """Base of every error that labeldp raises on purpose.
-
-    Parameters
-    ----------
-    *args : object
-        The message.
-    cli : str, default=""
-        The message in terms of the command line's options; "" if `args` fits there, too.
-    """
-
-    def __init__(self, *args: object, cli: str = "") -> None:
-        super().__init__(*args)
-        self.cli = cli
+    """Base of every error that labeldp raises on purpose."""
 
 
 class InvalidInput(LabelDPError, ValueError):
@@ -170,11 +155,7 @@ class ReleaseError(LabelDPError):
 
 
 class LabelDPWarning(UserWarning):
-    """Base of every warning that labeldp gives; `cli` as in `LabelDPError`."""
-
-    def __init__(self, *args: object, cli: str = "") -> None:
-        super().__init__(*args)
-        self.cli = cli
+    """Base of every warning that labeldp gives."""
 
 
 class DomainLeakWarning(LabelDPWarning):

@@ -147,8 +147,6 @@ class Receipt:
     def to_dict(self) -> dict[str, object]:
         """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if
         there are some."""
-        # Rare facts are left out, so that receipts written by earlier versions keep their bytes,
-        # and so their digests.
         facts = {
             name: fact
             for name in self.__dataclass_fields__

@@ -381,8 +381,6 @@ def column_of(numbering: Numbering, rows: list[int], random: np.random.Generator
     )
 
 
-# of the same people under two data set names, which is meant here
-@pytest.mark.filterwarnings("ignore:Data set .* ids in column")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: int) -> None:
     """Fifty histories of six requests each, against a ledger of true rows and people."""

@@ -6,7 +6,6 @@ import csv
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +58,10 @@ def command(source: Path, out: Path, *more: object) -> tuple[object, ...]:
     )
 
 
+def unboxed(told: str) -> str:
+    return " ".join(told.replace("│", " ").split())
+
+
 def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
     source = people(tmp_path / "in.parquet")
     table = pq.read_table(source)
@@ -90,74 +93,44 @@ def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
         )
     )
     assert "over the cap" not in said + told
-    options = (
+    asked = (
         "--label",
         "status",
         "--classes",
         "ill,well",
         "--epsilon",
-        "1",
+        1,
         "--unit",
         "family",
         "--dataset",
         "t",
-        "--out",
-        tmp_path / "m",
+        "--model",
+        "linear",
     )
-    code, said, told = run("train", source, *options)
+    code, said, told = run("train", source, *asked, "--out", tmp_path / "m")
     assert code == 0 and "300 of 400 rows are over the cap" in told
     assert (
         "a model of 100 rows, 1-label-DP for each family. 300 rows over the cap were left out."
         in said
     )
-    assert said.endswith(f"Charged epsilon 1. Dataset 't' in {default_ledger().location}.\n")
-    models = {
-        tmp_path / "m": 300,
-        tmp_path / "votes": 300,
-        tmp_path / "free": 300,
-        tmp_path / "all-rows": 0,
-    }
-    assert (
-        run(
-            "train",
-            source,
-            *options[:-3],
-            "u",
-            "--out",
-            tmp_path / "votes",
-            "--model",
-            "noise-cluster",
-        )[0]
-        == 0
-    )
     code, said, _ = run(
-        "train", tmp_path / "out.parquet", "--label", "status", "--out", tmp_path / "free"
+        "train",
+        tmp_path / "out.parquet",
+        "--label",
+        "status",
+        "--model",
+        "linear",
+        "--out",
+        tmp_path / "free",
     )
     assert (
         code == 0
         and "a model of 100 rows" in said
         and "300 rows over the cap were left out when the table was released." in said
     )
-    assert said.endswith("Nothing was drawn, nothing was charged.\n")
-    assert (
-        run(
-            "train",
-            source,
-            *options[:-3],
-            "v",
-            "--out",
-            tmp_path / "all-rows",
-            "--max-rows-per-unit",
-            "4",
-        )[0]
-        == 0
-    )
-    for folder, over in models.items():
+    for folder in (tmp_path / "m", tmp_path / "free"):
         facts = json.loads((folder / "model.json").read_text())
-        assert facts["rows"] == 400 - over
-        assert facts["rows_over_the_cap"] == over and {
-            each.get("rows_over_the_cap", 0) for each in facts["receipts"]
-        } == {over}
+        assert (facts["rows"], facts["rows_over_the_cap"]) == (100, 300)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -185,20 +158,6 @@ def test_a_release_and_its_repeat(tmp_path: Path, ending: str) -> None:
         0,
         f"The history is whole.\n{agrees}: column 'status' is 1-label-DP for each row.\n",
     )
-
-
-def test_budget_is_code_3_and_redraw_needs_it(tmp_path: Path) -> None:
-    source = people(tmp_path / "in.csv")
-    assert run(*command(source, tmp_path / "a.csv"))[0] == 0
-    code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
-    assert code == 3
-    assert "remain" in said
-    assert not (tmp_path / "b.csv").exists()
-    assert (
-        run("ledger", "set-budget", "--dataset", "in", "--label", "status", "--budget", "2")[0] == 0
-    )
-    assert run(*command(source, tmp_path / "b.csv", "--redraw"))[0] == 0
-    assert default_ledger().spent("in", "status") == 2.0
 
 
 def test_a_copy_of_the_ledger_alone_verifies_what_it_can(tmp_path: Path) -> None:
@@ -235,98 +194,29 @@ def test_a_copy_of_the_ledger_alone_verifies_what_it_can(tmp_path: Path) -> None
     assert code == 7 and "does not say what was charged" in said and "cannot be checked" in said
 
 
-def test_ledger_and_budget_options(tmp_path: Path) -> None:
-    place = tmp_path / "deep" / "ledger.db"
-    assert (
-        run(
-            *command(
-                people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place, "--budget", "3"
-            )
-        )[0]
-        == 0
-    )
-    code, said, _ = run("ledger", "spent", "--ledger", place, "--json")
-    account = {
-        "dataset": "in",
-        "column": "status",
-        "unit": "row",
-        "spent": 1.0,
-        "budget": 3.0,
-        "remaining": 2.0,
-        "delta": 0.0,
-    }
-    together = {"dataset": "in", "unit": "row", "columns": ["status"], "spent": 1.0}
-    assert (code, json.loads(said)) == (0, {"accounts": [account], "together": [together]})
-    assert (
-        run("ledger", "budget", "--dataset", "in", "--label", "status", "--ledger", place)[
-            1
-        ].strip()
-        == "3"
-    )
-    code, said, _ = run("ledger", "history", "--ledger", place, "--json")
-    assert [entry["kind"] for entry in json.loads(said)["entries"]] == [
-        "open",
-        "budget",
-        "charge",
-        "parts",
-        "settle",
-    ]
-    assert "charge" in run("ledger", "history", "--ledger", place)[1]
-    assert run("ledger", "where", "--ledger", place)[1].strip() == str(place)
-    assert default_ledger().runs() == []
-
-
-def test_a_tampered_ledger_is_code_7(tmp_path: Path) -> None:
-    import sqlite3
-
-    place = tmp_path / "ledger.db"
-    assert run(*command(people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place))[0] == 0
-    with sqlite3.connect(place) as connection:
-        (table,) = next(
-            iter(
-                connection.execute(
-                    "select name from sqlite_master where type='table' and sql like '%body%'"
-                )
-            )
-        )
-        for (trigger,) in connection.execute(
-            "select name from sqlite_master where type='trigger'"
-        ).fetchall():
-            connection.execute(f"drop trigger {trigger}")
-        connection.execute(f"update {table} set body = replace(body, '1.0', '0.5')")
-    connection.close()
-    code, said, _ = run("ledger", "verify", "--ledger", place, "--json")
-    assert code == 7
-    assert json.loads(said)["whole"] is False
-
-
-@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "inf", "one"])
-def test_illegal_epsilon_is_usage(tmp_path: Path, epsilon: str) -> None:
-    source = people(tmp_path / "in.csv")
-    args = list(command(source, tmp_path / "o.csv"))
-    args[args.index("--epsilon") + 1] = epsilon
-    code, _, said = run(*args)
-    assert code == 2
-    assert "epsilon" in said
-    assert default_ledger().runs() == []
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (("--law", "rrr"), "rr"),
-        (("--classes-file", "x"), "--classes and --classes-file"),
+        *((("--epsilon", each), "epsilon") for each in ("0", "nan", "inf", "one")),
+        (("--classes", "ill,well;ill,well"), "between the lists of several"),
+        (("--classes", "status=ill,well"), "with one label column"),
+        (("--range", "0:1"), "Leave one out"),
+        (("--split", "one"), "--split with several label columns"),
+        (("--engine", "flink"), "one of local, spark, ray"),
+        (("--prior", "model:m,features=a"), "setting of --prior model"),
+        (("--prior", "hist"), "Did you mean 'histogram'?"),
+        (("--id", "status"), "Expected id to name public columns"),
         (("--order", "sorted"), "keep"),
         (("--max-rows-per-unit", "2"), "unit"),
         (("--prior", "age"), "prior"),
         (("--nonsense",), "nonsense"),
-        (("--budget", "nan"), "budget"),
     ],
 )
 def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     code, _, message = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv", *more))
     assert code == 2
-    assert said in message
+    assert said in unboxed(message)
 
 
 def test_an_undeclared_class_is_told_without_its_row_or_value(
@@ -348,67 +238,6 @@ def test_an_undeclared_class_is_told_without_its_row_or_value(
     assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
 
 
-def test_a_missing_column_suggests_the_nearest(tmp_path: Path) -> None:
-    source = people(tmp_path / "in.csv")
-    code, _, said = run(
-        "release",
-        source,
-        "--label",
-        "staus",
-        "--epsilon",
-        "1",
-        "--classes",
-        "a,b",
-        "--out",
-        tmp_path / "o.csv",
-    )
-    assert code == 4
-    assert "'status'" in said
-    code, _, said = run(*command(source, tmp_path / "o.csv", "--id", "patien"))
-    assert code == 4
-    assert "'patient'" in said
-
-
-def test_marks_and_names_that_are_nearly_right_get_a_hint(tmp_path: Path) -> None:
-    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
-    common = ("--epsilon", "1", "--out", out)
-    code, _, said = run("release", source, "--label", "status", "--classes", "ill;well", *common)
-    assert code == 2 and "--classes 'ill,well'" in " ".join(said.split())
-    code, _, said = run(*command(source, out, "--prior", "hist"))
-    assert code != 0 and "Did you mean 'histogram'?" in " ".join(said.split())
-    (tmp_path / "semi.csv").write_text(source.read_text().replace(",", ";"))
-    code, _, said = run(*command(tmp_path / "semi.csv", out))
-    assert (
-        code == 4 and "has ';' between its names" in said and "Save the table with commas." in said
-    )
-    assert default_ledger().runs() == []
-
-
-def test_an_epsilon_that_tells_nothing_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
-    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
-    tiny = (
-        "release",
-        source,
-        "--label",
-        "status",
-        "--classes",
-        "ill,well",
-        "--epsilon",
-        "1e-9",
-        "--out",
-        out,
-    )
-    code, _, said = run(*tiny, "--strict")
-    assert (
-        code == 4
-        and "An epsilon of 1e-09 a row tells practically nothing" in said
-        and "`labeldp plan`" in said
-    )
-    assert "more than 1e+20 rows" in said and default_ledger().runs() == []
-    code, _, said = run(*tiny)
-    assert code == 0 and "warning: An epsilon of 1e-09" in said
-
-
 def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,well\n1,ill\n")
     assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4
@@ -419,7 +248,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     assert code == 4
     assert (
         "some label is missing" in said
-        and "Declare the null class (--null-class; for aggregate" in said
+        and "Declare the null class, --null-class (or --classes A,B" in said
         and "line" not in said
     )
     assert default_ledger().runs() == []
@@ -462,25 +291,18 @@ def test_places_that_cannot_be_used_are_code_5(tmp_path: Path) -> None:
     assert default_ledger().runs() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_an_unwritable_folder_is_code_5(tmp_path: Path) -> None:
-    source = people(tmp_path / "in.csv")
-    (tmp_path / "locked").mkdir(mode=0o500)
-    assert run(*command(source, tmp_path / "locked" / "o.csv"))[0] == 5
-
-
 def test_classes_from_a_file_and_inferred(tmp_path: Path) -> None:
     source = people(tmp_path / "in.csv")
     (tmp_path / "classes").write_text("ill\nwell\n")
     base = ("release", source, "--label", "status", "--epsilon", "1")
-    assert run(*base, "--classes-file", tmp_path / "classes", "--out", tmp_path / "a.csv")[0] == 0
+    assert run(*base, "--classes", f"@{tmp_path / 'classes'}", "--out", tmp_path / "a.csv")[0] == 0
     code, _, said = run(*base, "--out", tmp_path / "b.csv")
     assert code == 2
-    assert "--classes no,yes" in said and "--infer-classes" in said and "classes=" not in said
-    inferred = (*base, "--infer-classes", "--out", tmp_path / "b.csv", "--dataset", "other")
+    assert "--classes no,yes" in said and "--classes infer" in said and "classes=" not in said
+    inferred = (*base, "--classes", "infer", "--out", tmp_path / "b.csv", "--dataset", "other")
     code, _, refused = run(*inferred, "--strict")
     assert code == 2 and "--strict" in refused
-    assert run(*inferred, "--classes", "ill,well")[0] == run(*inferred, "--null-class")[0] == 2
+    assert run(*inferred, "--null-class")[0] == 2
     code, answer, said = run(*inferred)
     assert code == 0
     assert (
@@ -491,7 +313,7 @@ def test_classes_from_a_file_and_inferred(tmp_path: Path) -> None:
     assert "1-label-DP for each row, except which classes occur." in answer
     code, answer, _ = run(*inferred, "--json")
     assert json.loads(answer)["receipt"]["except_for"] == "which classes occur"
-    assert run(*base, "--classes-file", tmp_path / "none", "--out", tmp_path / "c.csv")[0] == 5
+    assert run(*base, "--classes", f"@{tmp_path / 'none'}", "--out", tmp_path / "c.csv")[0] == 5
 
 
 def test_a_line_or_a_comma_too_many_is_no_class(tmp_path: Path) -> None:
@@ -500,7 +322,7 @@ def test_a_line_or_a_comma_too_many_is_no_class(tmp_path: Path) -> None:
     base = ("release", source, "--label", "status", "--epsilon", "1", "--out", tmp_path / "a.csv")
     (tmp_path / "classes").write_text("ill\nwell\n\n")
     for wrong in (
-        ("--classes-file", tmp_path / "classes"),
+        ("--classes", f"@{tmp_path / 'classes'}"),
         ("--classes", "ill,well,"),
         ("--classes", "ill,,well"),
     ):
@@ -510,12 +332,7 @@ def test_a_line_or_a_comma_too_many_is_no_class(tmp_path: Path) -> None:
     assert run(*base[:2], *several, *base[4:])[0] == 2
     assert not default_ledger().exists()
     (tmp_path / "classes").write_bytes(b"\xef\xbb\xbfill\r\nwell\r\n")  # as Windows saves it
-    assert run(*base, "--classes-file", tmp_path / "classes")[0] == 0
-
-
-def test_version_and_help() -> None:
-    assert run("--version")[1].strip()
-    assert "release" in run("--help")[1]
+    assert run(*base, "--classes", f"@{tmp_path / 'classes'}")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -629,26 +446,6 @@ def test_killed_anywhere_then_run_again(tmp_path: Path, where: str, name: str) -
     )
 
 
-@pytest.mark.parametrize("where", ["draw", "before publish 2", "after publish 2"])
-def test_a_redraw_that_was_killed_is_picked_up(tmp_path: Path, where: str) -> None:
-    place, source = tmp_path / "ledger.db", people(tmp_path / "in.csv")
-    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
-    assert run(*command(source, first, "--ledger", place, "--budget", "2"))[0] == 0
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, source, second, place, f"redraw {where}"],
-        capture_output=True,
-        timeout=60,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    raw = first.read_bytes()
-    # the unfinished draw is the next one to finish, not over this file
-    assert run(*command(source, first, "--ledger", place))[0] == 5
-    assert first.read_bytes() == raw
-    assert run(*command(source, second, "--ledger", place, "--redraw"))[0] == 0
-    assert [record.state for record in Ledger(place).runs()] == ["settled", "settled"]
-    assert Ledger(place).spent("in", "status") == 2.0
-
-
 def test_the_command_itself(tmp_path: Path) -> None:
     source = people(tmp_path / "in.csv")
     args = [sys.executable, "-m", "labeldp", *map(str, command(source, tmp_path / "o.csv"))]
@@ -728,37 +525,6 @@ def test_a_comma_in_the_name_of_a_column_is_written_with_a_backslash(tmp_path: P
     assert read_noisy(tmp_path / "c.csv", "smokes").classes == ("no", "yes, daily")
 
 
-@pytest.mark.parametrize("classes", ["no,yes;no,yes", "no;yes", "no,yes;"])
-def test_a_semicolon_in_the_classes_of_one_column_is_refused_before_a_charge(
-    tmp_path: Path, classes: str
-) -> None:
-    source, ledger = tmp_path / "in.csv", tmp_path / "l.db"
-    source.write_text(
-        "id,bought\n" + "".join(f"{i},{'no' if i % 3 else 'yes'}\n" for i in range(60))
-    )
-    asked = (
-        "release",
-        source,
-        "--label",
-        "bought",
-        "--epsilon",
-        1,
-        "--id",
-        "id",
-        "--ledger",
-        ledger,
-        "--out",
-        tmp_path / "out.csv",
-    )
-    code, _, wrong = run(*asked, "--classes", classes)
-    assert (
-        code == 2
-        and "in a class it is written \\;" in " ".join(wrong.replace("│", " ").split())
-        and not ledger.exists()
-    )
-    assert run(*asked, "--classes", r"no,yes,x\;y")[0] == 0
-
-
 NAMES_WITH_MARKS = ["a, b", "eq=al", "se;mi", " blank ", "plain"]
 
 
@@ -812,74 +578,13 @@ def test_marks_of_the_classes_of_one_column_have_a_backslash_before_them(tmp_pat
     assert run("plan", "--classes", r"a\;b,c", "--epsilon", 1)[0] == 0
 
 
-WRONG_NAMES = [
-    ("a,b", "a=1,2,3;c=w,u,v", "one of a, b; got 'c'"),
-    ("a,b", "c=w,u,v;a=1,2,3", "one of a, b; got 'c'"),
-    ("a,b", "1,2,3;b=u,v", "several label columns, 'a', 'b', got '1,2,3'"),
-    ("a,b", "a=1,2,3;u,v", "several label columns, 'a', 'b', got 'u,v'"),
-    ("a,b", "a=1,2,3;", "several label columns, 'a', 'b', got ''"),
-    ("a,b", "A=1,2,3;B=u,v", "one of a, b; got 'A'"),
-    ("a,b", "c=1,2,3;d=u,v", "one of a, b; got 'c'"),
-    ("a,b", "1,2,3;d=u,v=w", "one of a, b; got 'd'"),
-    ("a,b", "a=1,2;a=3,4", "two of 'a'"),
-    ("a,b", "a=1,2", "got those of 'a'"),
-    ("a,b", "c=1,2", "one of a, b; got 'c'"),
-    (r"long\, name,b", r"long\, nam=1,2;b=u,v", "Did you mean 'long, name'?"),
-    ("a", "a=1,2,3", "with one label column, 'a', got 'a'"),
-    ("a", "A =1,2,3", "with one label column, 'a', got 'A'"),
-    (r"long\, name", r"long\, name=1,2,3", "with one label column, 'long, name'"),
-    ("long name", "long nam=1,2,3", "with one label column, 'long name', got 'long nam'"),
-]
-
-
-@pytest.mark.parametrize("command", ["release", "train"])
-@pytest.mark.parametrize(("label", "classes", "said"), WRONG_NAMES)
-def test_a_wrong_name_before_classes_is_no_class(
-    tmp_path: Path, command: str, label: str, classes: str, said: str
-) -> None:
-    """Also where the first class of a list, which the name would become a part of, has no row."""
-    source = tmp_path / "in.csv"
-    source.write_text(
-        'id,x,a,b,long name,"long, name"\n'
-        + "".join(f"{i},.{i},{2 + i % 2},{'uv'[i % 2]},2,2\n" for i in range(10))
-    )
-    out = tmp_path / ("model" if command == "train" else "o.csv")
-    code, _, told = run(
-        command,
-        source,
-        "--label",
-        label,
-        "--classes",
-        classes,
-        "--epsilon",
-        1,
-        "--id",
-        "id",
-        "--out",
-        out,
-    )
-    assert code == 2 and said in unboxed(told), told
-    assert not out.exists() and default_ledger().runs() == []
-
-
-def test_unchanged_columns_are_listed_up_to_forty(tmp_path: Path) -> None:
-    table = pq.read_table(people(tmp_path / "in.parquet"))
-    for number in range(45):
-        table = table.append_column(f"x{number}", table["age"])
-    pq.write_table(table, tmp_path / "in.parquet")
-    code, said, _ = run(*command(tmp_path / "in.parquet", tmp_path / "out.parquet"))
-    assert (
-        code == 0
-        and "Unchanged, as they were: patient, age, x0," in said
-        and ", x37 and 7 more (--json lists all)." in said
-    )
-    code, said, _ = run(*command(tmp_path / "in.parquet", tmp_path / "out.parquet", "--json"))
-    assert len(json.loads(said)["unchanged"]) == 47
-
-
 def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     source = people(tmp_path / "in.csv")
-    assert run(*command(source, tmp_path / "a.csv", "--budget", "1.5"))[0] == 0
+    assert (
+        run("ledger", "set-budget", "--dataset", "in", "--label", "status", "--budget", "1.5")[0]
+        == 0
+    )
+    assert run(*command(source, tmp_path / "a.csv"))[0] == 0
     code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
     assert (
         code == 3
@@ -951,7 +656,7 @@ def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None
 def test_what_was_drawn_in_a_table_is_inspected(tmp_path: Path) -> None:
     source, of = people(tmp_path / "in.csv"), ("--dataset", "people", "--id", "patient")
     assert run(*command(source, tmp_path / "a.csv", *of))[0] == 0
-    age = ("--label", "age", "--range", "20:90", "--grid", "15", "--epsilon", "0.5", *of)
+    age = ("--label", "age", "--range", "20:90:15", "--epsilon", "0.5", *of)
     assert run("release", tmp_path / "a.csv", *age, "--out", tmp_path / "b.csv")[0] == 0
     code, said, _ = run("inspect", tmp_path / "b.csv")
     lines = said.splitlines()
@@ -1009,32 +714,6 @@ def test_what_was_drawn_in_a_table_is_inspected(tmp_path: Path) -> None:
     assert code == 4 and "as labeldp wrote it" in told
 
 
-def test_the_histogram_that_a_release_publishes_is_inspected(tmp_path: Path) -> None:
-    source = people(tmp_path / "in.csv")
-    age = (
-        "--label",
-        "age",
-        "--range",
-        "20:90",
-        "--grid",
-        "15",
-        "--epsilon",
-        "1",
-        "--law",
-        "rr-on-bins",
-        "--prior",
-        "histogram,eps=0.25",
-    )
-    assert run("release", source, *age, "--id", "patient", "--out", tmp_path / "a.csv")[0] == 0
-    said = run("inspect", tmp_path / "a.csv")[1]
-    assert (
-        "age: 1-label-DP for each row, of which epsilon 0.25 paid for the noisy histogram of all"
-        " labels in its manifest, by law" in said
-    )
-    found = json.loads(run("inspect", tmp_path / "a.csv", "--json")[1])["drawn"][0]["histogram"]
-    assert found["epsilon"] == 0.25 and found["rows"] == 400 and len(found["counts"]) == 15
-
-
 def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
     source, out = people(tmp_path / "in.csv"), tmp_path / "out.csv"
     large = (
@@ -1053,7 +732,7 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert (
         code == 4
         and "An epsilon of 9" in told
-        and "--strict refuses this; nothing was charged." in told
+        and "What is strict is refused for this; nothing was charged." in told
     )
     assert (
         default_ledger().runs() == []
@@ -1087,48 +766,6 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert code == 0 and "names of private columns of other data sets" in told
 
 
-def test_a_copy_of_the_table_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
-    source, copy = people(tmp_path / "in.parquet"), tmp_path / "copy.parquet"
-    pq.write_table(
-        pq.read_table(source).set_column(0, "patient", pa.array(np.arange(400) * 3)), source
-    )
-    shutil.copy(source, copy)
-    assert run(*command(source, tmp_path / "a.parquet", "--id", "patient"))[0] == 0
-    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient", "--strict"))
-    assert (
-        code == 4
-        and "also in data set 'in' (400 of them)" in told
-        and "--strict refuses this; nothing was charged." in told
-    )
-    ledger = default_ledger()
-    assert [each.dataset for each in ledger.runs()] == ["in"] and len(
-        list(ledger.runs_dir.iterdir())
-    ) == 1
-    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient"))
-    assert (
-        code == 0
-        and "warning: Data set 'copy' has 400 ids in column 'patient', and many of"
-        " them are also in data set 'in'"
-        in told
-    )
-
-
-def test_a_strict_release_is_not_ended_by_a_warning_after_the_charge(tmp_path: Path) -> None:
-    source = people(tmp_path / "in.parquet")
-    table = pq.read_table(source)
-    pq.write_table(table.append_column("family", pa.array(np.arange(400) // 4)), source)
-    asked = command(
-        source, tmp_path / "out.parquet", "--id", "patient", "--unit", "family", "--strict"
-    )
-    for _ in range(2):
-        code, said, told = run(*asked)
-        assert code == 0 and "1-label-DP for each family" in said and "are over the cap" in told
-
-
-def unboxed(told: str) -> str:
-    return " ".join(told.replace("│", " ").split())
-
-
 def test_numbers_and_several_columns_are_hinted_at(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text(
@@ -1138,32 +775,9 @@ def test_numbers_and_several_columns_are_hinted_at(tmp_path: Path) -> None:
     asked = ("release", source, "--epsilon", "1", "--out", tmp_path / "out.csv", "--label")
     code, _, told = run(*asked, "income")
     assert code == 2 and "--range LOW:HIGH" in unboxed(told)
-    code, _, told = run(*asked, "income", "--infer-classes")
+    code, _, told = run(*asked, "income", "--classes", "infer")
     assert code == 4 and "--range LOW:HIGH" in unboxed(told)
-    code, _, told = run(*asked, "ill,rating", "--classes", "no,yes")
-    assert code == 4 and "written --classes 'no,yes;1,2,3,4,5'" in unboxed(told)
-    code, _, told = run(*asked, "ill,rating")
-    assert code == 2 and "one for all" in unboxed(told)
-    # an error that names a class, but not the classes
-    code, _, told = run(*asked, "ill,rating", "--classes", "no,yes", "--id", "class")
-    assert code == 4 and "'class'" in told and "a list each" not in told
+    for classes in ((), ("--classes", "no,yes;1,2;3"), ("--classes", "rating=1,2")):
+        code, _, told = run(*asked, "ill,rating", *classes)
+        assert code == 2 and "one list for all" in unboxed(told)
     assert run(*asked, "ill,rating", "--classes", "no,yes;1,2,3,4,5")[0] == 0
-
-
-def test_options_of_a_net_need_one(tmp_path: Path) -> None:
-    asked = (
-        "train",
-        people(tmp_path / "in.csv"),
-        "--label",
-        "status",
-        "--epsilon",
-        "1",
-        "--classes",
-        "ill,well",
-        "--out",
-        tmp_path / "m",
-    )
-    for model in ((), ("--model", "linear")):
-        code, _, told = run(*asked, "--nets", "3", *model)
-        assert code == 2 and "Expected a net with --nets" in unboxed(told)
-    assert default_ledger().runs() == []

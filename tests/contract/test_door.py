@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -19,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from tests.runs import open_run
@@ -195,11 +193,8 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
             )
         else:
             finish(ledger, LABELS if lost == "folder" else changed)
-    named = [
-        f"Run {run_id} was charged for the same request and was never finished" in said
-        for said in (str(told.value), told.value.cli)
-    ]
-    assert named == [lost != "neither"] * 2
+    named = f"Run {run_id} was charged for the same request and was never finished"
+    assert (named in str(told.value)) == (lost != "neither")
     assert ("but for other labels" in str(told.value)) == (lost == "labels")
     assert (f"{ledger.run_dir(run_id)} is gone" in str(told.value)) == (lost == "folder")
     assert len(ledger.runs()) == 1
@@ -351,7 +346,7 @@ def test_rows_over_the_cap_are_told_in_numbers():
             answer = ask()
         said = next(each.message for each in told if each.category is LeftOutWarning)
         over = 200 if "cap of 2" in str(said) else 600
-        assert str(said).startswith(f"{over} of") and "--max-rows-per-unit" in said.cli
+        assert str(said).startswith(f"{over} of") and "max_rows_per_unit=" in str(said)
         assert getattr(answer, "left_out", over) == over
         assert (
             answer.privacy.rows_over_the_cap == over
@@ -384,11 +379,7 @@ def test_receipts_tell_of_rows_over_the_cap(ledger):
     assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(
         asked[0].receipts[0]
     )
-    with pytest.warns(
-        ldp.LabelDPWarning,
-        match="1,000 ids in column 'id', and many of them are also in data set 'd'",
-    ):
-        other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
+    other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
     assert asked[0].combine(other).privacy.rows_over_the_cap == 600
     prior = ClusterPrior(n_clusters=4, epsilon=0.2)
     model = ldp.LabelDPClassifier(
@@ -558,33 +549,11 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
         (
             ["a"] * 3 + ["x"] * 4,
             ["a", "b"],
-            "one of the 2 declared classes, but some label is not. Which row",
+            "one of the 2 declared classes .*, but some label is not. Which row",
         ),
-        (["no", "yes "], ["no", "yes"], "some label is not.*but for blanks"),
-        (["no", "Yes"], ["no", "yes"], "some label is not.*but for capital letters"),
-        (["0", "1.0"], ["0", "1"], "some label is not.*as a number with a decimal point: write"),
-        (["0", "1,0"], ["0", "1"], "some label is not.*as a number with a decimal comma: write"),
-        (["0", "1e0"], ["0", "1"], "some label is not.*as a number with an exponent: write"),
-        (["0", "01"], ["0", "1"], "some label is not.*as a number: write"),
-        (
-            ["0", '"1,0"'],
-            ["0", "1"],
-            "some label is not.*as a number with a decimal comma and in quotation marks: write",
-        ),
-        # a point is not for every class to be left out
-        (["0.5", "1.0"], ["0.5", "1"], "some label is not.*as a number: write"),
-        (["no", "'yes' "], ["no", "yes"], "some label is not.*but for quotation marks"),
-        (
-            ["0", "1"],
-            [0, 1],
-            "some label is not.*text, and the classes are int: pass classes=.'0', '1'.,",
-        ),
-        (
-            ["True", "False"],
-            [False, True],
-            "some label is not.*the classes are bool: pass classes=.'False', 'True'.,",
-        ),
-        ([0, 1], ["0", "1"], "some label is not.*as text"),
+        (["no", "yes "], ["no", "yes"], r"2 declared classes \(str: 'no', 'yes'\)"),
+        (["0", "1"], [0, 2], r"2 declared classes \(int: 0, 2\), but some label is not"),
+        ([0, 1], ["0", "1"], r"2 declared classes \(str: '0', '1'\), but some label is not"),
         (["a", None], "infer", "one type, none missing"),
         ([0.0, 1.0], "infer", "decimal point"),
         (["1.5", "2"], "infer", "decimal point"),
@@ -606,38 +575,6 @@ def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said
             labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger
         )
     assert ledger.runs() == []
-
-
-@pytest.mark.parametrize("classes", [["a", "1"], ["a", "1", "x"]])
-def test_no_hint_says_which_class_a_row_has(classes):
-    """A hint that only one of the classes can get would show the row's label."""
-    for label in ("1.0", "A"):
-        with pytest.raises(ldp.InvalidInput, match="Declare the value"):
-            ldp.privatize(["a", label], ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_no_hint_stands_beside_the_row_that_it_is_of(tmp_path, suffix):
-    """Of the classes no and Yes, only one label is a class but for capitals: with the row it would
-    be known, as without a hint."""
-    table = pa.table({"id": range(8), "y": ["no"] * 5 + ["yes"] * 3})
-    place = tmp_path / f"t.{suffix}"
-    pyarrow.csv.write_csv(table, place) if suffix == "csv" else pq.write_table(table, place)
-    for classes, told in ((["no", "Yes"], False), (["no", "maybe"], True)):
-        spec, said = ldp.ReleaseSpec("y", classes, 1.0, id="id", dataset="d"), []
-        for attempt in (
-            lambda classes=classes: ldp.privatize(
-                table["y"].to_pylist(), ldp.RandomizedResponse(2, 1.0), classes=classes
-            ),
-            lambda spec=spec: ldp.release(
-                place, tmp_path / f"out.{suffix}", spec, ldp.Ledger(tmp_path / "l.db")
-            ),
-        ):
-            with pytest.raises(ldp.InvalidInput) as refused:
-                attempt()
-            said.append(str(refused.value))
-        assert all(("but for capital letters" in text) is not told for text in said), said
-        assert not any(re.search(r"\b(row|line) \d", text) for text in said), said
 
 
 @pytest.mark.parametrize("n", [4, 30, 1000])
@@ -1033,9 +970,8 @@ def test_a_huge_epsilon_is_warned_of(ledger):
 
 def test_a_spent_budget_advises_a_name_for_other_data(ledger):
     ldp.privatize(LABELS, ldp.RandomizedResponse(5, 3.0), dataset="train", ids=IDS, ledger=ledger)
-    with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)") as told:
+    with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)"):
         ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
-    assert "(--dataset)" in told.value.cli and "set_budget(" not in told.value.cli
 
 
 def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledger, monkeypatch):
@@ -1061,7 +997,6 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
             ids=people,
             ledger=ledger,
         )
-    assert counted == {"fsync": 12, "connect": 5}, (
-        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, other names, charge, stages,"
-        " settle"
+    assert counted == {"fsync": 12, "connect": 4}, (
+        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, charge, stages, settle"
     )

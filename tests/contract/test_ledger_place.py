@@ -18,8 +18,8 @@ import labeldp
 from labeldp import LabelDPClassifier
 from labeldp.aggregates import Histogram
 from labeldp.app import _aggregate as app_aggregate
-from labeldp.app import _train as app_train
 from labeldp.app import stage
+from labeldp.app import train as app_train
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.learn import NoiseCluster, ProportionClassifier
@@ -244,7 +244,7 @@ TAKE_A_LEDGER = {
     "train": lambda folder, ledger: app_train.train(
         folder / "t.parquet",
         folder / "model",
-        app_train.TrainSpec("y", 1.0, id="id", model="linear", **NAMED),
+        app_train.TrainSpec("y", 1.0, id="id", learn=app_train.Learning("linear"), **NAMED),
         ledger,
     ),
     "stages": staged,

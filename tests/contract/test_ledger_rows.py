@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import runs
 
-from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
 from labeldp.ledger._check import Unchecked
 from labeldp.ledger._database import LabelDraw, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
-from labeldp.ledger._rowset import IdSet, RowSetBuilder, RowSets, Spend
+from labeldp.ledger._rowset import RowSetBuilder, RowSets, Spend
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
@@ -119,148 +119,14 @@ def test_refused_overlaps_say_how_many_rows_and_which_runs(ledger: Ledger) -> No
         charge(ledger, None, overlap="ignore")
 
 
-@pytest.mark.parametrize("ids", [np.arange(7, 1007), texts(1000)], ids=["integers", "texts"])
-def test_rows_under_two_data_set_names_are_warned_of_before_the_charge(
-    ledger: Ledger, ids: object
-) -> None:
-    charge(ledger, ids)
-    with pytest.raises(
-        LabelDPWarning,
-        match=r"data set 'clicks' \(1,000 of them\), with a label column of the same name",
-    ):
-        charge(ledger, ids, dataset="copy")  # warnings are errors in tests
-    assert len(ledger.runs()) == 1
-    with pytest.warns(LabelDPWarning, match="ignore this"):
-        charge(ledger, ids, dataset="copy", total=2.0)
-    charge(ledger, ids, dataset="copy", total=2.0)  # said once for an account
-    charge(ledger, ids, dataset="third", column="other")
-    with pytest.raises(
-        LabelDPWarning, match=r"data sets 'clicks' \(999 of them\), 'copy' \(999 of them\), with"
-    ):
-        charge(ledger, ids[1:], dataset="fourth")
-    assert ledger.verify() == []
-
-
-@pytest.mark.parametrize("kind", ["from a thousand on", "negative", "texts"])
-def test_rows_that_overlap_in_part_are_warned_of(ledger: Ledger, kind: str) -> None:
-    def make(numbers: np.ndarray) -> Any:
-        if kind == "texts":
-            return pa.array([f"person {number}" for number in numbers])
-        return numbers * 977 - 5 * MILLION if kind == "negative" else numbers + 1000
-
-    charge(ledger, make(np.arange(1000)))
-    with pytest.warns(LabelDPWarning, match=r"in data set 'clicks' \(900 of them\)"):
-        charge(ledger, make(np.arange(100, 1100)), dataset="july")
-    with pytest.warns(LabelDPWarning, match=r"'july' \(700 of them\), 'clicks' \(600 of them\)"):
-        charge(ledger, make(np.arange(400, 1400)), dataset="august")
-    with pytest.warns(
-        LabelDPWarning,
-        match=r"'clicks' \(20 of them\), 'july' \(20 of them\), 'august' \(20 of them\)",
-    ):
-        charge(ledger, make(np.arange(500, 520)), dataset="a part")
-    charge(ledger, make(np.arange(2000, 3000)), dataset="others")
-    charge(ledger, make(np.arange(2950, 3950)), dataset="few of them")
-    charge(ledger, make(np.arange(1000)), dataset="another column of ids", names="visit")
-
-
-@pytest.mark.parametrize(
-    "gap", [1 << 4, 1 << 13, 1 << 30], ids=["bitmaps", "sparse bitmaps", "arrays"]
-)
-def test_large_sets_are_compared_by_a_sample_first(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, gap: int
-) -> None:
-    """An eleventh of the smaller set is not warned of, and a tenth is, whichever is new; sets
-    without common ids are not counted."""
-    counted = []
-    real = IdSet.shared
-    monkeypatch.setattr(
-        IdSet, "shared", lambda mine, theirs: counted.append(1) or real(mine, theirs)
-    )
-    many = np.random.default_rng(0).choice(np.arange(1 << 20), 400_000, replace=False) * gap + 12345
-    charge(ledger, many[:200_000])
-    charge(ledger, many[200_000:300_000], dataset="no others")
-    assert not counted
-    charge(
-        ledger,
-        many[190_910:290_910] + gap // 2 * (np.arange(100_000) >= 9_090),
-        dataset="an eleventh",
-    )
-    with pytest.warns(LabelDPWarning, match=r"'clicks' \(10,000 of them\)"):
-        charge(
-            ledger,
-            many[190_000:290_000] + gap // 4 * (np.arange(100_000) >= 10_000),
-            dataset="a tenth",
-        )
-    with pytest.warns(LabelDPWarning, match=r"'clicks' \(200,000 of them\)"):
-        charge(ledger, many, dataset="all")
-
-
-def test_data_sets_whose_ids_have_another_name_are_not_read(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    charge(ledger, np.arange(7, 1007))
-
-    def refuse(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(RowSets, "load", refuse)
-    charge(ledger, np.arange(7, 1007), dataset="visits", names="visit")
-    charge(ledger, texts(1000), dataset="texts")
-    with pytest.raises(AssertionError):
-        charge(ledger, np.arange(7, 1007), dataset="same")
-
-
-def test_people_who_overlap_are_warned_of_whatever_their_rows_are(ledger: Ledger) -> None:
-    people = np.arange(5000, 5400)
-    charge(ledger, np.arange(9000, 9400), units=people, unit="person")
-    with pytest.warns(
-        LabelDPWarning,
-        match=r"in column 'person', and many of them are also in data set 'clicks' \(300 of them\)",
-    ):
-        charge(ledger, np.arange(9400, 9800), units=people + 100, unit="person", dataset="july")
-
-
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
-def test_of_many_data_sets_and_runs_with_these_rows_the_first_few_are_named(ledger: Ledger) -> None:
+def test_of_many_runs_with_these_rows_the_first_few_are_named(ledger: Ledger) -> None:
     ids = texts(400)
-    for number in range(7):
-        charge(ledger, ids[: 394 + number], dataset=f"month {number}")
-    with pytest.warns(LabelDPWarning) as said:
-        charge(ledger, ids, dataset="all")
-    (text,) = [str(each.message) for each in said]
-    named = ", ".join(f"'month {number}' ({394 + number} of them)" for number in (6, 5, 4, 3))
-    assert f"data sets {named}, and 3 more, with" in text
     for part in range(6):
         charge(ledger, ids[part * 10 : part * 10 + 10], dataset="clicks")
     with pytest.raises(
         RowsOverlap, match=r"(10 of them in run \w+; ){4}and 2 more\. Nothing was charged"
     ):
         charge(ledger, ids, dataset="clicks", overlap="refuse")
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_gaps_in_numbered_rows_tell_the_same_rows_from_others(ledger: Ledger, seed: int) -> None:
-    # False alarm: 20 cases at a rate of 10^-3 with fixed seeds, so they pass always or never.
-    rng = np.random.default_rng(seed)
-    present = rng.choice(2000, 1600, replace=False)
-    charge(ledger, present)
-    charge(ledger, rng.choice(2000, 1600, replace=False), dataset="another")
-    charge(ledger, np.arange(3000), dataset="all numbers")
-    with pytest.warns(LabelDPWarning, match="data set 'clicks'"):
-        charge(ledger, np.r_[present[50:], np.arange(2000, 2050)], dataset="next month")
-
-
-@pytest.mark.parametrize("start", [0, 1])
-def test_rows_that_are_merely_numbered_are_not_taken_for_the_same(
-    ledger: Ledger, start: int
-) -> None:
-    charge(ledger, np.arange(start, start + 1000))
-    charge(ledger, np.arange(start, start + 1000), dataset="another")
-    charge(ledger, np.arange(start, start + 999), dataset="one less")
-    charge(ledger, np.arange(1000 - start, 5000), dataset="many more")
-    charge(ledger, np.arange(100, 200) * 3, dataset="some of them")
-    charge(ledger, None, dataset="third")
-    assert len(ledger.runs()) == 6
 
 
 def test_a_run_without_rows_counts_for_every_row(ledger: Ledger) -> None:
@@ -367,7 +233,7 @@ def test_the_row_set_is_private_and_on_disk_before_the_charge(
     assert seen == [0o600]
 
 
-def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_row(
+def test_a_history_with_row_sets_of_another_format_counts_its_runs_for_every_row(
     ledger: Ledger,
 ) -> None:
     """Its facts of rows say other things, and its files begin otherwise: nothing is proven, and
@@ -375,7 +241,7 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
     budget(ledger, 2.0)
     run_id = new_run_id()
     data = (
-        b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb'
+        b'labeldp rows 3\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb'
         + bytes(8)
     )
     facts = {
@@ -403,10 +269,7 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
         charge(ledger, np.arange(200, 300), 1.5)
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, np.arange(200, 300), overlap="refuse")
-    damaged = (
-        f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
-        " every row now"
-    )
+    damaged = f"The row set of run {run_id} is missing or damaged: it counts for every row now"
     assert ledger.verify() == [f"{damaged}, and budgets cannot be checked without it."]
     ledger.runs_dir.rename(ledger.runs_dir.with_name("elsewhere"))
     (said,) = ledger.verify()

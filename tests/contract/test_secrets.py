@@ -421,7 +421,7 @@ def test_under_another_release_secret_it_is_refused(place, door, key):
     crashed, _ = door(ldp.Ledger(place, key=ASK))
     run_id = crashed.receipt.run_id
     with pytest.raises(
-        ldp.LedgerError, match=f"{key_id(RELEASE)}.*labeldp ledger abandon {run_id}"
+        ldp.LedgerError, match=f"{key_id(RELEASE)}.*labeldp ledger repair --abandon {run_id}"
     ) as caught:
         door(ldp.Ledger(place, budget=1.0, key=key))
     assert key is None or f"another release secret than run {run_id} was charged under" in str(
@@ -439,7 +439,7 @@ def test_without_the_release_secret_it_can_never_be_finished(place, tmp_path, do
     destroy_key_file(path)
     with pytest.raises(
         ldp.LedgerError,
-        match=r"If the release secret is .* gone.* can never be\s+finished.*labeldp ledger abandon",
+        match=r"If the release secret is .* gone.* can never be\s+finished.*repair --abandon",
     ):
         door(ledger)
     assert charged_alone(place, crashed.receipt)

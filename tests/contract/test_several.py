@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from scipy.stats import norm
 from sklearn.base import clone
-from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp.app._ledger import accounts, history_text
@@ -345,13 +344,15 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
         3.0,
         3.0,
     )
-    # Without the copy of the charge it is read off the receipt of the results.
+    # Without the copy of the charge nobody knows what was spent, before the user says it.
     run = next(run for run in ledger.runs() if len(run.columns) == 2)
     for name in ("", "-wal", "-shm"):
         (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
     (ledger.run_dir(run.run_id) / CHARGE).unlink()
-    ledger.adopt()
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 3.0)
+    with pytest.raises(LedgerError, match="say nothing"):
+        ledger.adopt()
+    ledger.adopt(dataset="d", column="a", epsilon=2.0)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 1.0)
     assert [problem for problem in ledger.verify() if "budget" not in problem] == []
 
 
@@ -363,21 +364,8 @@ def test_a_lost_charge_is_not_adopted_for_joined_names(ledger, tmp_path):
     for path in ledger.run_dir(run_id).iterdir():
         if path.name != "rows":
             path.write_bytes(b"lost")
-    code, _, err = run(
-        "ledger",
-        "adopt",
-        "--dataset",
-        "d",
-        "--label",
-        "a,b",
-        "--epsilon",
-        "1",
-        "--ledger",
-        ledger.location,
-    )
-    assert code != 0 and "one column for runs whose folders say nothing" in " ".join(err.split()), (
-        err
-    )
+    with pytest.raises(InvalidInput, match="one column for runs whose folders say nothing"):
+        ledger.adopt(dataset="d", column="a,b", epsilon=1.0)
     assert not ledger.exists() or ledger.runs() == []
     (found,) = ledger.adopt(dataset="d", column=r"x\,y", epsilon=1.0)
     assert found["column"] == "x,y" and ledger.spent("d", "x,y") == 1.0

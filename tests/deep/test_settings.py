@@ -29,7 +29,6 @@ from labeldp.deep import (
     posterior_loss,
 )
 from labeldp.deep._estimator import dry_run
-from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
 
 K, N = 3, 300
@@ -358,8 +357,7 @@ def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, 
     own = TorchClassifier(
         lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0
     ).fit(X, noisy)
-    assert len(net.history_[0]) == recipe_for("mlp", n_classes, None, None, None).epochs == epochs
-    assert len(own.history_[0]) == 2 and recipe_for("mlp", n_classes, 7, None, None).epochs == 7
+    assert len(net.history_[0]) == epochs and len(own.history_[0]) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ import pytest
 from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 
-from labeldp.app._model import PriorModel
 from labeldp.app._release import Release, release
 from labeldp.custody import _request as charge
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.tables._place import Staging
-from labeldp.tables._priors import PriorTable
+from labeldp.tables._priors import PriorModel, PriorTable
 from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS

@@ -26,6 +26,7 @@ from labeldp.laws import (
 )
 from labeldp.laws._exact import WORD, exp_floor, pack_sets
 from labeldp.laws._response import respond, respond_to_all, response_words
+from labeldp.laws._subset import SUBSET
 from labeldp.papers.malek2021 import Alibi
 from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords
@@ -159,9 +160,9 @@ def test_extremes_work(k: int, epsilon: float) -> None:
         AutoLaw(k, epsilon),
     ):
         side = law.prepare(prior)
-        if law.name == "auto" and k > 1000 and (side["choice"] == 3).any():
+        if law.name == "auto" and k > 1000 and (side["choice"] == SUBSET).any():
             # a third of the classes: seconds a row
-            side = {name: value[side["choice"] != 3] for name, value in side.items()}
+            side = {name: value[side["choice"] != SUBSET] for name, value in side.items()}
         n = len(side["size"]) if "size" in side else 3
         outputs = law.sample(np.zeros(n, dtype=np.int64), CounterWords(np.arange(n)), side)
         likelihood = law.log_likelihood(outputs, side)

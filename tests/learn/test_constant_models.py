@@ -12,14 +12,14 @@ from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import labeldp as ldp
-from labeldp.errors import UntrainedWarning
+from labeldp.errors import MisfitWarning, UntrainedWarning
 from labeldp.learn import (
     CountsClassifier,
     Groupings,
     NoiseCluster,
-    PATEClassifier,
     ProportionClassifier,
 )
+from labeldp.papers.malek2021 import PATEClassifier
 
 SEED = ldp.SeededNoise(0)
 SHRUNK = LogisticRegression(C=1e-12)
@@ -137,3 +137,21 @@ def test_a_model_that_tells_a_few_rows_apart_is_not_constant():
         ).fit(X, X[:, 0].astype(int))
     )
     assert model.predict_proba(np.ones((1, 1)))[0, 1] > 0.9 and said == []
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost", "scikit-learn"])
+def test_what_learned_the_noise_is_said_to_be_worse_than_a_constant(library):
+    """Trees to the last row know the noisy label of each: far from the 95 % interval's edge."""
+    if library == "scikit-learn":
+        learner = DecisionTreeClassifier(random_state=0)
+    else:
+        module = pytest.importorskip(library)
+        deep = {"n_estimators": 60, "max_depth": 12, "learning_rate": 1.0, "n_jobs": 1}
+        kind = module.LGBMClassifier if library == "lightgbm" else module.XGBClassifier
+        learner = kind(**deep, **({"num_leaves": 255} if library == "lightgbm" else {}))
+    X, y = np.random.default_rng(0).normal(size=(8000, 3)), np.arange(8000) % 2
+    model = ldp.LabelDPClassifier(
+        learner, epsilon=1.0, correction="none", classes=[0, 1], noise=SEED, random_state=0
+    )
+    with pytest.warns(MisfitWarning, match="worse than a constant"):
+        model.fit(X, y)

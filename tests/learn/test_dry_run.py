@@ -20,8 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
+from labeldp.app._columns import learn_columns
 from labeldp.errors import RepeatWarning, WrongType
-from labeldp.inputs._columns import learn_columns
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 from labeldp.tables.formats._parquet import open_table
 
@@ -208,7 +208,7 @@ def test_dates_are_numbers_as_on_the_command_line(people, ledger, tmp_path, kind
     X.to_csv(tmp_path / "in.csv", index=False)
     table = open_table(tmp_path / "in.csv")
     read = (
-        learn_columns(table, ["since"])
+        learn_columns(table, ["since"])[0]
         .read(next(iter(table.batches(["since"]))))["since"]
         .to_numpy()
     )

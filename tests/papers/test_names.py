@@ -43,7 +43,6 @@ TORCH = set(tang2022.__all__) - {
     "aug_descent",
     "ldp_normal",
     "ldp_ssl",
-    "pate_fm",
 }
 SETTINGS = {
     *("MULTISTAGE", "Multistage", "PUBLISHED", "Published", "correction", "mixups", "multistage"),

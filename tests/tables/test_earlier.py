@@ -464,22 +464,19 @@ def test_a_charge_under_another_name_is_warned_of(tmp_path: Path, name: str) -> 
         "ward",
         "--classes",
         "a,b",
-        "--epsilon",
-        "1",
         "--id",
         "id",
         "--dataset",
         name,
         "--ledger",
         tmp_path / "new.db",
-        "--budget",
-        "9",
     )
+    ldp.Ledger(tmp_path / "new.db").set_budget(name, "ward", 9.0)
     for asked in (
         ("release", first, "--out", tmp_path / "ward.csv"),
         ("train", first, "--model", "linear", "--out", tmp_path / "model"),
     ):
-        code, _, told = run(*asked, *declared)
+        code, _, told = run(*asked, *declared, "--epsilon", 1)
         said = (
             "warning: The rows were released before in data set 'd0', and are charged now in data"
             " set 'people'" in " ".join(told.split())

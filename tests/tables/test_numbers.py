@@ -176,7 +176,7 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
         write(tmp_path / "in.csv", incomes(300)),
         ("--label", "income", "--epsilon", 1, "--id", "id", "--out", tmp_path / "out.csv"),
     )
-    code, said, err = run("release", source, *told, "--range", "0:100", "--grid", 11, "--json")
+    code, said, err = run("release", source, *told, "--range", "0:100:11", "--json")
     assert code == 0, err
     manifest = json.loads(Path(json.loads(said)["manifest"]).read_text())
     assert (
@@ -185,13 +185,12 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
     )
     for options, words in (
         (("--range", "0:100", "--classes", "a,b"), "Leave one out"),
-        (("--grid", 11), "Add --range"),
         (("--range", "100:0"), "lower end first"),
         (("--range", "0"), "LOW:HIGH"),
-        (("--range", "0:1:2"), "LOW:HIGH"),
+        (("--range", "0:1:2:3"), "LOW:HIGH:POINTS"),
         (("--range", "0:inf"), "finite"),
         (("--range", "5:5"), "low < high"),
-        (("--range", "0:9", "--grid", 1), "points"),
+        (("--range", "0:9:1"), "points"),
     ):
         code, _, err = run("release", source, *told[:-1], tmp_path / "other.csv", *options)
         assert code == 2 and words in " ".join(err.replace("│", " ").split()), err

@@ -2,7 +2,6 @@
 """Priors that are no columns: tables that are looked up, and models that are asked once for each
 charge."""
 
-import io
 import pickle
 import shutil
 from pathlib import Path
@@ -20,19 +19,18 @@ from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 from typer.testing import CliRunner
 
-from labeldp.app._model import PriorModel
 from labeldp.app._release import release
-from labeldp.app._train import InputsSpec, TrainSpec, train
+from labeldp.app.train import Learning, TrainSpec, train
 from labeldp.cli import app
 from labeldp.custody import _draw as worker
 from labeldp.custody import _request as charge
-from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans, repair
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import SeededNoise
 from labeldp.tables._place import Staging
-from labeldp.tables._priors import OpenPrior, PriorTable, opened
+from labeldp.tables._priors import OpenPrior, PriorModel, PriorTable, opened
 from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._table import WEIGHTS
@@ -253,10 +251,9 @@ def left_behind(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
-    asked = TrainSpec("y", 8.0, CLASSES, id=["id"], inputs=InputsSpec(exclude=["note"]))
+    asked = TrainSpec("y", 8.0, CLASSES, id=["id"], learn=Learning(exclude=["note"]))
     trained = train(write(table, tmp_path / "t.parquet"), tmp_path / "model", asked, ledger)
     prior = PriorModel(trained.path)
     found = prior.open(CLASSES)
@@ -345,7 +342,6 @@ def test_rows_in_another_order_pick_up_the_charge(tmp_path: Path, ledger: Ledger
     assert asked(tmp_path / "asked.log") == N and len(ledger.runs()) == 1
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("ids", [["id", "cluster"], []])
 def test_beside_the_output_lie_ids_and_weights_alone(
@@ -413,7 +409,9 @@ def test_answers_that_are_not_whole_are_not_replaced_by_others_once_something_wa
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
     for _ in range(2):
-        with pytest.raises(ReleaseError, match=f"labeldp ledger abandon {ledger.runs()[0].run_id}"):
+        with pytest.raises(
+            ReleaseError, match=f"labeldp ledger repair --abandon {ledger.runs()[0].run_id}"
+        ):
             release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
     assert not (tmp_path / "out.parquet").exists()
     part.write_bytes(whole)
@@ -546,13 +544,13 @@ def test_a_prior_never_gets_the_label(tmp_path: Path, ledger: Ledger) -> None:
             InvalidInput,
             f"finite weights >= 0 from the prior, got others for row {N // 2 + 1} ",
         ),
-        ({"fault": "columns"}, InvalidInput, "Expected 4 probabilities a row"),
+        ({"fault": "columns"}, InvalidInput, "Expected a model that gives 4 numbers a row"),
         ({"features": ["x", "nowhere"]}, InvalidInput, "none named 'nowhere'"),
         ({"features": ["x", "cluster"]}, InvalidInput, "numbers in column 'cluster'"),
-        ({"features": None}, InvalidInput, "--prior-features"),
-        ({"trust": ()}, InvalidInput, f"--trust {JITTERY}"),
+        ({"features": None}, InvalidInput, r"features=\[...\]"),
+        ({"trust": ()}, InvalidInput, f"{JITTERY}.*trust="),
         ({"path": "gone.skops"}, ReleaseError, "gone.skops"),
-        ({"path": "in.parquet"}, InvalidInput, "--prior-factory"),
+        ({"path": "in.parquet"}, InvalidInput, "Export a torch module to .pt2"),
         ({"path": "broken.skops"}, InvalidInput, "format of skops"),
     ],
 )
@@ -593,30 +591,27 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("form", ["program", "state", "probabilities"])
+@pytest.mark.parametrize("form", ["program", "probabilities", "float16"])
 def test_torch_modules_are_priors(tmp_path: Path, ledger: Ledger, form: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     from tests.prior_models import torch_module
 
     module, table = torch_module().eval(), data()
-    if form == "state":
-        torch.save(module.state_dict(), tmp_path / "m.pt")
-        prior = PriorModel(tmp_path / "m.pt", ["x", "z"], factory="tests.prior_models:torch_module")
-    else:
-        whole = (
-            module
-            if form == "program"
-            else torch.nn.Sequential(module, torch.nn.Softmax(dim=1)).eval()
-        )
-        batch = torch.export.Dim("batch", min=1, max=1 << 20)
-        torch.export.save(
-            torch.export.export(whole, (torch.zeros(7, 2),), dynamic_shapes=({0: batch},)),
-            tmp_path / "m.pt2",
-        )
-        prior = PriorModel(tmp_path / "m.pt2", ["x", "z"], probabilities=form == "probabilities")
+    whole = (
+        torch.nn.Sequential(module, torch.nn.Softmax(dim=1)).eval()
+        if form == "probabilities"
+        else module
+    )
+    kind = torch.float16 if form == "float16" else torch.float32
+    batch = torch.export.Dim("batch", min=1, max=1 << 20)
+    program = torch.export.export(
+        whole.to(kind), (torch.zeros(7, 2, dtype=kind),), dynamic_shapes=({0: batch},)
+    )
+    torch.export.save(program, tmp_path / "m.pt2")
+    prior = PriorModel(tmp_path / "m.pt2", ["x", "z"], probabilities=form == "probabilities")
     rows = table.select(["x", "z"]).combine_chunks().to_batches()[0]
     matrix = torch.from_numpy(np.column_stack([table["x"], table["z"]]).astype(np.float32))
-    expected = torch.softmax(module(matrix), dim=1).detach().numpy()
+    expected = torch.softmax(module(matrix.to(kind)).double(), dim=1).detach().numpy()
     found = prior.open(CLASSES)
     assert np.abs(found.weights(rows, 0) - expected).max() < 1e-5
     assert np.abs(found.weights(rows.slice(0, 1), 0) - expected[:1]).max() < 1e-5
@@ -633,53 +628,18 @@ def test_torch_modules_are_priors(tmp_path: Path, ledger: Ledger, form: str) -> 
 @pytest.mark.deep
 def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    factory = "tests.prior_models:torch_module"
     (tmp_path / "m.pt2").write_bytes(b"x")
-    torch.save({"other": torch.zeros(1)}, tmp_path / "other.pt")
-    torch.save(Died("runs code when it is loaded"), tmp_path / "pickle.pt")
-    torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "m.pt")
-    for name, made, message in (
-        ("m.pt2", None, "torch.export.save"),
-        ("other.pt", factory, "state_dict"),
-        ("pickle.pt", factory, "state_dict"),
-        ("m.pt", "tests.prior_models:nothing", "can be imported"),
-        ("m.pt", "nothing", "package.module:function"),
-        ("m.pt", "tests.prior_models:Jittery", "torch.nn.Module"),
-        ("m.pt", "tests.prior_models:JITTERY", "called without arguments, got TypeError"),
-        ("m.pt", ".prior_models:torch_module", "can be imported"),
-    ):
-        with pytest.raises(LabelDPError, match=message):
-            PriorModel(tmp_path / name, ["x", "z"], made).open(CLASSES)
-    torch.save(
-        __import__("tests.prior_models", fromlist=["x"]).torch_module().state_dict(),
-        tmp_path / "m.pt",
+    with pytest.raises(InvalidInput, match=r"torch\.export\.save"):
+        PriorModel(tmp_path / "m.pt2", ["x", "z"]).open(CLASSES)
+    batch = torch.export.Dim("batch", min=1, max=1 << 20)
+    program = torch.export.export(
+        torch.nn.Linear(2, 4), (torch.zeros(7, 2),), dynamic_shapes=({0: batch},)
     )
-    found = PriorModel(tmp_path / "m.pt", ["x"], factory).open(CLASSES)
+    torch.export.save(program, tmp_path / "m.pt2")
     with pytest.raises(InvalidInput, match="1 features"):
-        found.weights(pa.record_batch({"x": [1.0]}), 0)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_a_module_of_another_precision_is_a_prior_of_any_number_of_rows(dtype: str) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch")
-    from tests.prior_models import torch_module
-
-    from labeldp.deep._named import load_module
-
-    module, stream, matrix = (
-        torch_module().to(getattr(torch, dtype)),
-        io.BytesIO(),
-        np.random.default_rng(0).normal(size=(9, 2)),
-    )
-    torch.save(module.state_dict(), stream)
-    weights = load_module(stream.getvalue(), "m.pt", f"tests.prior_models:{dtype}_module")
-    expected = (
-        torch.softmax(module(torch.from_numpy(matrix).to(getattr(torch, dtype))).double(), dim=1)
-        .detach()
-        .numpy()
-    )
-    assert np.abs(weights(matrix) - expected).max() < 1e-6 and weights(matrix[:0]).shape == (0, 4)
+        PriorModel(tmp_path / "m.pt2", ["x"]).open(CLASSES).weights(
+            pa.record_batch({"x": [1.0]}), 0
+        )
 
 
 # The command
@@ -705,31 +665,26 @@ def test_the_command_takes_tables_and_models(
         "--id",
         "id",
     ]
-    base += ["--ledger", str(tmp_path / "private" / "ledger.db"), "--budget", "2", "--json"]
-    table = ["--prior-table", str(tmp_path / "p.csv"), "--prior-key", "cluster"]
-    model = [
-        "--prior-model",
-        str(tmp_path / "jittery.skops"),
-        "--prior-features",
-        "x,z",
-        "--trust",
-        JITTERY,
-    ]
+    base += ["--ledger", str(tmp_path / "private" / "ledger.db"), "--json"]
+    Ledger(tmp_path / "private" / "ledger.db").set_budget("in", "y", 2.0)
+    table = ["--prior", f"table:{tmp_path / 'p.csv'},key=cluster"]
+    model = ["--prior", f"model:{tmp_path / 'jittery.skops'},feature=x,feature=z,trust={JITTERY}"]
     for number, more in enumerate((table, model)):
         found = CliRunner().invoke(
             app, [*base, *more, "--out", str(tmp_path / f"out{number}.parquet")]
         )
         assert found.exit_code == 0, found.output
     for wrong in (
-        [*table, *model],
-        table[:2],
-        ["--prior", "x,z", *model],
-        ["--prior-key", "cluster"],
-        ["--prior-features", "x"],
+        table[1].split(",")[0],
+        f"{table[1]},trust=x",
+        "x,z",
+        "tabel:p.csv,key=cluster",
+        "histogram:1",
+        "histogram,eps=1,eps=2",
     ):
         assert (
             CliRunner()
-            .invoke(app, [*base, *wrong, "--out", str(tmp_path / "no.parquet")])
+            .invoke(app, [*base, "--prior", wrong, "--out", str(tmp_path / "no.parquet")])
             .exit_code
             == 2
         )

@@ -373,7 +373,7 @@ def test_a_charge_that_published_nothing_is_abandoned_instead(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "announce", _kill)
         job.release(1)
-    with pytest.raises(LedgerError, match="ledger abandon"):
+    with pytest.raises(LedgerError, match="ledger repair --abandon"):
         stage.close(stage.load(job.where, job.ledger))
     job.ledger.abandon(job.runs[0].run_id, "over")
     with pytest.raises(LedgerError, match="abandoned"):

@@ -282,7 +282,6 @@ def test_each_file_of_a_folder_proves_itself(
         read_noisy(done.path, manifest=tmp_path / "elsewhere.json")
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_files_of_two_releases_are_told_apart(tmp_path: Path) -> None:
     one = released(tmp_path, "parquet")
     folder = tmp_path / "both"

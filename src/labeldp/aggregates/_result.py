@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -218,8 +218,7 @@ class Aggregate:
         ------
         InvalidInput
             The table is no aggregate of this format, or its values, groups, receipt or query were
-            changed, as its digest shows. A table of an older version has no digest; then its
-            receipt counts as not recorded.
+            changed, as its digest shows.
         """
         raw = (table.schema.metadata or {}).get(METADATA_KEY)
         facts = json.loads(raw) if raw else {}
@@ -230,36 +229,23 @@ class Aggregate:
             )
         query = query_from_dict(facts["query"])
         classes = classes_of(facts) if "columns" in facts else tuple(facts["classes"])
-        names = (
-            ["code"]
-            if len(query.value_shape()) == 1
-            else table.column_names[2 : 2 + query.n_classes]
-        )
-        known = (
-            [["code"], ["code", "label"]]
-            if names == ["code"]
-            else [_count_names(classes), _count_names(range(query.n_classes))]
-        )
-        if (
-            table.column_names not in [["group", "n_rows", *each] for each in known]
-            or table.num_rows != query.n_groups
-        ):
+        names = ["code"] if len(query.value_shape()) == 1 else _count_names(classes)
+        known = ["group", "n_rows", *names, *(["label"] if names == ["code"] else [])]
+        if table.column_names != known or table.num_rows != query.n_groups:
             raise InvalidInput(
-                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups}"
+                f"Expected columns {', '.join(known)} of {query.n_groups}"
                 " rows, got others: the table was changed."
             )
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
         shaped = values.reshape(query.value_shape())
         groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
-        if "drawn" in facts and facts["drawn"] != _drawn(facts, table):
+        if facts.get("drawn") != _drawn(facts, table):
             raise InvalidInput(
                 "Expected the answer that was drawn, got another one: values, groups or what the"
                 " table says of itself were changed. Restore the file; counts that something else"
                 " has made are no labeldp aggregate."
             )
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
-        # Without a digest nothing shows that these are the values that were charged.
-        receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
         return cls(query, shaped, n_rows, classes, receipt, groups, facts.get("chosen"))
 
     def save(self, path: str | Path) -> None:

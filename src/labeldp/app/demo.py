@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from labeldp import _validate
 from labeldp.errors import SeededNoiseWarning, UnrecordedWarning
@@ -348,8 +348,7 @@ def run(
     # a folder that cannot be written is refused before the training, not after it
     with workplace(folder / DATA):
         pass
-    start = time.perf_counter()
-    listed = jobs(seeds)
+    start, listed = time.perf_counter(), jobs(seeds)
     scores = run_all(listed, workers, console or Console(stderr=True))
     result: dict[str, Any] = {
         "rows": summarise(scores),
@@ -359,57 +358,18 @@ def run(
         "seconds": time.perf_counter() - start,
         "insecure": "seeded noise on public data: these runs protect nothing",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "versions": versions(),
-        "runs": [_run_record(score) for score in scores],
+        "versions": (
+            {"python": platform.python_version()}
+            | {name: version(name) for name in ("labeldp", "numpy", "scikit-learn")}
+        ),
+        "runs": [
+            asdict(score.job)
+            | {"accuracy": score.accuracy, "seconds": score.seconds}
+            # JSON has no infinity
+            | ({} if math.isfinite(score.job.epsilon) else {"epsilon": None})
+            for score in scores
+        ],
     }
     (folder / DATA).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (folder / PAGE).write_text(markdown(result), encoding="utf-8")
     return result
-
-
-def _run_record(score: Score) -> dict[str, Any]:
-    record = {**asdict(score.job), "accuracy": score.accuracy, "seconds": score.seconds}
-    if math.isinf(score.job.epsilon):
-        record["epsilon"] = None  # JSON has no infinity
-    return record
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages on which the numbers depend."""
-    from importlib.metadata import version
-
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("labeldp", "numpy", "scikit-learn")},
-    }
-
-
-def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print the result as tables and sentences."""
-    for task, about in TASKS.items():
-        console.print(f"\n[bold]{task}[/]: {about}", highlight=False)
-        table = Table()
-        table.add_column("eps", justify="right")
-        for head in (
-            "today: RR,\nlabels as is",
-            "labeldp,\none stage",
-            "labeldp,\ntwo stages",
-            "no privacy:\nthe bound",
-        ):
-            table.add_column(head, justify="right")
-        for row in result["rows"]:
-            if row["task"] == task:
-                table.add_row(
-                    *(
-                        (
-                            cell.replace("**", "")
-                            if "**" not in cell
-                            else f"[bold green]{cell.strip('*')}[/]"
-                        )
-                        for cell in _cells(row)
-                    )
-                )
-        console.print(table)
-    console.print(f"{_measure(result)}; green: the best private way.")
-    for sentence in findings(result["rows"]):
-        console.print(f"  {sentence}", highlight=False)

@@ -3,7 +3,7 @@
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -185,10 +185,6 @@ def _mark(recommended: bool) -> str:
     return "<- recommended" if recommended else ""
 
 
-def _recommended(cap: CapAtBudget) -> bool:
-    return cap.recommended
-
-
 def _caps_text(caps: Sequence[CapAtBudget]) -> list[str]:
     lines = [
         asdict(cap)
@@ -201,7 +197,7 @@ def _caps_text(caps: Sequence[CapAtBudget]) -> list[str]:
     ]
     return [
         table_text((*_CAP_COLUMNS, ""), lines),
-        "\n".join(map(_cap_reason, filter(_recommended, caps))),
+        "\n".join(map(_cap_reason, (cap for cap in caps if cap.recommended))),
     ]
 
 
@@ -255,36 +251,26 @@ def plan(
     e^epsilon, reached by a prior that is uniform on k classes, and at most tanh(epsilon/4).
     """
     _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
-    if rows is not None:
-        _validate.integer(rows=rows, low=1)
-    given = (
-        None
-        if max_rows_per_unit is None
-        else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    )
     lines: list[LawAtBudget] = []
     caps: list[CapAtBudget] = []
     budgets: list[Advantage] = []
     reasons: list[str] = []
     learners: list[str] = []
-    for epsilon in epsilons:
-        names = (*COMPARED, *laws)
-        found = (
-            []
-            if rows_per_unit is None
-            else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, names)
-        )
+    names = (*COMPARED, *laws)
+    for epsilon, cap, kept, found in _at_each(
+        n_classes, epsilons, names, rows, max_rows_per_unit, rows_per_unit
+    ):
         caps += found
-        cap, kept = _cap_and_rows(given, found, rows, rows_per_unit)
-        made = _compared(n_classes, _validate.epsilon(epsilon), cap, names)
+        made = _compared(n_classes, epsilon, cap, names)
         best = _best(made)
         lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
-        bits = _bits(made[best])
+        bits, per_row = _bits(made[best]), per_row_epsilon(epsilon, cap)
         worth = None if kept is None else kept * bits / math.log2(n_classes)
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), worth))
-        reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
-        per_row = per_row_epsilon(epsilon, cap)
-        reasons += filter(None, [large_epsilon(epsilon, per_row)])
+        reasons += [
+            _reason(epsilon, best, bits / _bits(made[COMPARED[0]])),
+            *filter(None, [large_epsilon(epsilon, per_row)]),
+        ]
         learners.append(_learner(epsilon, per_row, n_classes, worth))
     return Plan(
         n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(learners), tuple(caps)
@@ -415,26 +401,15 @@ def plan_numbers(
     second or two an epsilon. A law that does not exist at an epsilon, as some do not near 0, is
     named and left out.
     """
-    if rows is not None:
-        _validate.integer(rows=rows, low=1)
-    given = (
-        None
-        if max_rows_per_unit is None
-        else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    )
     lines: list[NumbersAtBudget] = []
     reasons: list[str] = []
     caps: list[CapAtBudget] = []
     drawn = law_of_numbers(len(grid))
-    for epsilon in epsilons:
-        found = (
-            []
-            if rows_per_unit is None
-            else _caps(len(grid), _validate.epsilon(epsilon), rows_per_unit, (drawn,))
-        )
+    for epsilon, cap, kept, found in _at_each(
+        len(grid), epsilons, (drawn,), rows, max_rows_per_unit, rows_per_unit
+    ):
         caps += found
-        cap, kept = _cap_and_rows(given, found, rows, rows_per_unit)
-        per_row = per_row_epsilon(_validate.epsilon(epsilon), cap)
+        per_row = per_row_epsilon(epsilon, cap)
         made = [
             _line_of_numbers(name, grid, epsilon, per_row, kept)
             for name in dict.fromkeys((*OF_NUMBERS, *laws))
@@ -442,8 +417,10 @@ def plan_numbers(
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
         lines += by.values()
         reasons += [_reason_of_numbers(epsilon, per_row, by, drawn)] if drawn in by else []
-        reasons += [line for line in made if isinstance(line, str)]
-        reasons += filter(None, [large_epsilon(epsilon, per_row)])
+        reasons += [
+            *(line for line in made if isinstance(line, str)),
+            *filter(None, [large_epsilon(epsilon, per_row)]),
+        ]
     if not lines:
         raise InvalidInput(
             f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6"
@@ -517,7 +494,8 @@ def _reason_of_numbers(
     if drawn == "threshold":
         what = "thresholds"
         by_default += (
-            f". Of {MOST_ORDERED} points or fewer (--grid) they draw intervals, which tell more"
+            f". Of {MOST_ORDERED} points or fewer (--range LOW:HIGH:POINTS) they draw intervals,"
+            " which tell more"
         )
     else:
         what = "intervals"
@@ -568,16 +546,23 @@ def _caps(
     return [replace(cap, recommended=cap is best) for cap in found]
 
 
-def _cap_and_rows(
-    given: int | None,
-    caps: Sequence[CapAtBudget],
+def _at_each(
+    n_classes: int,
+    epsilons: Sequence[float],
+    names: Sequence[str],
     rows: int | None,
+    cap: int | None,
     rows_per_unit: Mapping[int, int] | None,
-) -> tuple[int, int | None]:
-    """Choose the cap at a budget, the recommended one of `caps` if none is given, and count the
-    rows that it keeps, None if not known."""
-    cap = given or next((each.max_rows_per_unit for each in caps if each.recommended), 1)
-    return cap, rows if rows_per_unit is None else _kept(rows_per_unit, cap)
+) -> Iterator[tuple[float, int, int | None, list[CapAtBudget]]]:
+    """Yield each budget, its cap, by default the recommended one, the rows that this keeps, None if
+    not known, and all caps compared."""
+    if rows is not None:
+        _validate.integer(rows=rows, low=1)
+    given = None if cap is None else _validate.integer(max_rows_per_unit=cap, low=1)
+    for epsilon in map(_validate.epsilon, epsilons):
+        caps = [] if rows_per_unit is None else _caps(n_classes, epsilon, rows_per_unit, names)
+        chosen = given or next((each.max_rows_per_unit for each in caps if each.recommended), 1)
+        yield epsilon, chosen, rows if rows_per_unit is None else _kept(rows_per_unit, chosen), caps
 
 
 def _kept(rows_per_unit: Mapping[int, int], cap: int) -> int:
@@ -750,9 +735,9 @@ _PHOTOGRAPHS = (
     "; with a GPU, photographs without features of others by TorchClassifier with Consistency"
 )
 RULES = (
-    Rule(TABLES, "below", 0.5, "counts of clusters (ProportionClassifier)", "proportions"),
+    Rule(TABLES, "below", 0.5, "counts of clusters (ProportionClassifier)", "counts"),
     Rule(TABLES, "from", 0.5, "LightGBM in LabelDPClassifier", "lightgbm"),
-    Rule(EVENTS, "up to", 2.0, "counts of clusters (ProportionClassifier)", "proportions"),
+    Rule(EVENTS, "up to", 2.0, "counts of clusters (ProportionClassifier)", "counts"),
     Rule(EMBEDDINGS, "up to", 1.0, _COUNTED + _PHOTOGRAPHS),
     Rule(
         EMBEDDINGS,
@@ -787,7 +772,7 @@ def _learner(epsilon: float, per_row: float, n_classes: int, worth: float | None
         for data in (TABLES, EVENTS, EMBEDDINGS)
     }
     found = [rule for rule in rules.values() if rule]
-    if n_classes > 2 or found[0].model == "proportions":  # then tables are counted anyway
+    if n_classes > 2 or found[0].model == "counts":  # then tables are counted anyway
         found = [rule for rule in found if rule.data != EVENTS]
     said = []
     for rule in found:

@@ -17,9 +17,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Label differential privacy: release tables, train models, know the cost.",
 )
-app.registered_commands += _release.app.registered_commands + _train.app.registered_commands
+for part in (_release.app, _train.app, _ledger.keys):
+    app.registered_commands += part.registered_commands
 app.add_typer(_ledger.app, name="ledger")
-app.add_typer(_ledger.keys, name="key")
 app.add_typer(_release.stages, name="stage")
 
 

@@ -31,7 +31,6 @@ from typer.core import TyperGroup
 from labeldp import _validate
 from labeldp.errors import (
     BudgetExceeded,
-    ClassMismatch,
     InvalidInput,
     LabelDPError,
     LabelDPWarning,
@@ -94,7 +93,7 @@ def _is_unread(error: BaseException) -> bool:
 def _report(error: BaseException, *, as_json: bool) -> int:
     code = next((code for kind, code in CODES if isinstance(error, kind)), 1)
     if isinstance(error, LabelDPError):
-        message = error.cli or str(error)
+        message = in_options(str(error))
     elif isinstance(error, KeyboardInterrupt):
         message = (
             "Interrupted. If it was charged, the same command goes on at no further cost. Only an"
@@ -124,7 +123,45 @@ def _show_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
     if issubclass(category, LabelDPWarning):
-        typer.echo(f"warning: {getattr(message, 'cli', '') or message}", err=True)
+        typer.echo(f"warning: {in_options(str(message))}", err=True)
+
+
+_WRITTEN = {
+    "classes=['no', 'yes']": "--classes no,yes",
+    "classes=[...]": "--classes A,B",
+    "classes=[..., None]": "--null-class (or --classes A,B, with a comma at the end)",
+    "classes='infer'": "--classes infer",
+    "classes=labeldp.Grid(low, high, points)": "--range LOW:HIGH:POINTS",
+    "redraw=True": "--redraw",
+}
+_OPTIONS = {
+    "classes": "--classes",
+    "column": "--label",
+    "dataset": "--dataset",
+    "exclude": "--exclude",
+    "id": "--id",
+    "key": "--key",
+    "ledger": "--ledger",
+    "manifest": "--manifest",
+    "max_rows_per_unit": "--max-rows-per-unit",
+    "null_class": "--null-class",
+    "order": "--order",
+    "split": "--split",
+    "trust": "--trust",
+    "unit": "--unit",
+}
+"""What Python calls the options of commands in messages."""
+
+
+def in_options(text: str) -> str:
+    """Name the options in a message as they are written on the command line."""
+    for python, option in _WRITTEN.items():
+        text = text.replace(python, option)
+    return re.sub(
+        rf"\b({'|'.join(_OPTIONS)})=(?=(['\"\[\w]?))",
+        lambda found: _OPTIONS[found[1]] + (" " if found[2] else ""),
+        text,
+    )
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -188,7 +225,7 @@ def usage(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except InvalidInput as error:
-        raise typer.BadParameter(error.cli or str(error)) from None
+        raise typer.BadParameter(in_options(str(error))) from None
 
 
 def answer(as_json: bool, facts: dict[str, object], text: str) -> None:
@@ -271,37 +308,11 @@ class Order(StrEnum):
     keep = "keep"
 
 
-class Split(StrEnum):
-    """How several label columns share one epsilon."""
-
-    auto = "auto"
-    equal = "equal"
-    weights = "weights"
-    information = "information"
-    one = "one"
-    joint = "joint"
-
-
 class Overlap(StrEnum):
     """What to do with rows that were released before."""
 
     charge = "charge"
     refuse = "refuse"
-
-
-class Engine(StrEnum):
-    """Engine that runs the release."""
-
-    local = "local"
-    spark = "spark"
-    ray = "ray"
-
-
-class QueryName(StrEnum):
-    """Query about a group of rows."""
-
-    histogram = "histogram"
-    vote = "vote"
 
 
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
@@ -339,11 +350,10 @@ def law_of_text(text: str | None) -> str | None:
     return usage(lambda: str(register_law(cls).name)) + number
 
 
-def laws_of_texts(texts: list[str] | None) -> list[str]:
-    """Return the names of several laws (see `law_of_text`)."""
-    return [name for name in map(law_of_text, texts or ()) if name is not None]
-
-
+ESCAPES = (
+    "In a name or class write a comma as \\,, a semicolon as \\;, an equals sign as \\= and a blank"
+    ' at an end as "\\ ".'
+)
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True),
@@ -353,13 +363,10 @@ LedgerPath = Annotated[
     typer.Option(
         "--ledger",
         help=(
-            "Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own (labeldp ledger"
-            " where)."
+            "Ledger file, or postgresql://USER@HOST/DATABASE. Default: your own, which labeldp"
+            " ledger spent names."
         ),
     ),
-]
-Budget = Annotated[
-    float | None, typer.Option(help="Total budget of this (dataset, column), if it has none yet.")
 ]
 Key = Annotated[
     str | None,
@@ -380,20 +387,6 @@ def label_of_text(text: str | None) -> str | None:
 
 
 Label = Annotated[str, typer.Option(help="The private column.", callback=label_of_text)]
-Labels = Annotated[
-    str,
-    typer.Option(
-        "--label",
-        help=(
-            "The private column; or several under one epsilon: A,B,C. A comma in a name is"
-            " written \\,"
-        ),
-    ),
-]
-ESCAPES = (
-    "In a name or class write a comma as \\, a semicolon as \\; an equals sign as \\= and a blank"
-    ' at an end as "\\ ".'
-)
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[
     str | None,
@@ -409,145 +402,128 @@ Table = Annotated[
     ),
 ]
 RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
-InferClasses = Annotated[
-    bool,
-    typer.Option(
-        "--infer-classes",
-        help=(
-            "Infer the classes from the private labels: which classes occur is then not protected."
-        ),
-    ),
-]
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")
-]
-ImagesFolder = Annotated[
-    Path | None,
-    typer.Option("--images", help="Folder of the image files. Default: the table's folder."),
-]
-Device = Annotated[
-    str, typer.Option("--device", help="Device of a net: cpu, cuda, cuda:1 or auto.")
 ]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
         help=(
-            "Refuse, at no charge, what would give a warning before the charge, such as"
-            " --infer-classes or --epsilon 9."
+            "Refuse, at no charge, what would give a warning before the charge, such as --classes"
+            " infer or --epsilon 9."
         ),
     ),
 ]
-Trust = Annotated[
-    list[str] | None,
+Range = Annotated[
+    str | None,
     typer.Option(
-        "--trust", help="Type in the model's file that you trust although labeldp does not know it."
+        "--range",
+        help=(
+            "Public range of a number, instead of classes: LOW:HIGH[:POINTS], by default of 64"
+            " points. Numbers outside are clamped. Of several label columns NAME=LOW:HIGH,"
+            " separated by semicolons."
+        ),
+    ),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help=(
+            "local, spark or ray; with Spark's master or Ray's address after a colon:"
+            " spark:spark://host:7077. These take Parquet, need --id and --classes, and write a"
+            " folder."
+        ),
+    ),
+]
+PriorText = Annotated[
+    str | None,
+    typer.Option(
+        "--prior",
+        help=(
+            "Public weights of the classes: columns A,B,C; a table:PATH,key=COLUMN; a model:PATH"
+            " (folder of labeldp train, .skops, .pt2; then feature=COLUMN and trust=TYPE, each as"
+            " often as needed). Or histogram[,eps=E]: a part of epsilon pays for a noisy histogram"
+            " of the label column, which is published, too."
+        ),
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerOptions:
-    """The ledger of the charge, and its budget."""
+    """The ledger of the charge."""
 
     ledger: LedgerPath = None
-    budget: Budget = None
 
-    def open(self, key: str | None = None) -> Any:
-        """Open the ledger."""
+    def open(self) -> Any:
+        """Open the ledger, with the place of its release secret if there is an option for it."""
         from labeldp.app._ledger import ledger_at
 
-        return usage(lambda: ledger_at(self.ledger, self.budget, key))
+        return usage(lambda: ledger_at(self.ledger, key=getattr(self, "key", None)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecretOptions(LedgerOptions):
-    """The ledger of the charge, its budget, and the release secret."""
+    """The ledger of the charge, and the release secret."""
 
     key: Key = None
-
-    def open(self, key: str | None = None) -> Any:
-        """Open the ledger with the place of its release secret."""
-        return super().open(self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
     """The label and its classes."""
 
-    label: Label
+    label: Annotated[
+        str,
+        typer.Option(
+            "--label",
+            help=(
+                "The private column; or several under one epsilon: A,B,C. A comma in a name is"
+                " written \\,"
+            ),
+        ),
+    ]
     classes: Annotated[
         str | None,
         typer.Option(
-            help=f"Values that a label can have: A,B,C. Required for raw labels. {ESCAPES}"
+            help=(
+                "Values that a label can have: A,B,C; or @FILE, with one a line. Or infer: they"
+                " are read off the private labels, and which classes occur is not protected. Of"
+                " several label columns 'A,B;C,D', 'NAME=A,B;NAME=C,D', or one list for all."
+                f" {ESCAPES}"
+            )
         ),
     ] = None
-    classes_file: Annotated[
-        Path | None, typer.Option(help="Values that a label can have, in a file, one a line.")
-    ] = None
 
-    def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
-        """Return the declared classes, or "infer"; None if neither is given."""
-        from labeldp.custody._encode import INFER
+    def declared(self, *, required: bool = True) -> Sequence[object] | None:
+        """Return the declared classes of one column, or "infer"; None if none are needed or
+        given."""
+        from labeldp.custody._encode import INFER, undeclared
 
-        options = {
-            "--classes": self.classes,
-            "--classes-file": self.classes_file,
-            "--infer-classes": infer or None,
-        }
-        given = [name for name, there in options.items() if there is not None]
-        if len(given) > 1:
+        if self.classes is None and required:
+            of_number = (
+                " A number has its range, --range LOW:HIGH." if hasattr(self, "range") else ""
+            )
+            raise typer.BadParameter(f"{in_options(str(undeclared()))}{of_number}")
+        null = getattr(self, "null_class", False)
+        if null and self.classes in (None, INFER):
             raise typer.BadParameter(
-                "Expected one of --classes, --classes-file and --infer-classes, got"
-                f" {' and '.join(given)}. Leave one out."
+                "Expected --null-class beside declared classes, got none. Add --classes A,B."
             )
-        if null_class and (infer or not given):
+        if self.classes is None or self.classes == INFER:
+            return self.classes
+        if _named(self.classes, [unescaped(self.label)]):
             raise typer.BadParameter(
-                "Expected --null-class beside declared classes, got none. Add --classes."
+                f"Expected classes alone with one label column, got {self.classes!r}. Leave its"
+                " name out."
             )
-        if infer or not given:
-            return INFER if infer else None
-        if self.classes is not None:
-            self._require_one_list(self.classes)
-        names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
-        # others have no --null-class, and count missing labels of a CSV file as an empty class
-        if isinstance(self, ColumnOptions):
-            names = _without_empty(names, self.classes_file or self.classes)
-        return [*(names or ()), *([None] if null_class else [])]
-
-    def _require_one_list(self, classes: str) -> None:
-        """Refuse, with one label column, what is written as the lists of several: NAME=A,B, or
-        A;B."""
-        label = unescaped(self.label)
-        named = _named(classes, [label])
-        name = _likely_name(classes) if named is None else named[0]
-        if name is not None and (
-            name.casefold() == label.casefold() or _validate.suggest(name, [label])
-        ):
-            raise typer.BadParameter(
-                f"Expected classes alone with one label column, {label!r}, got {name!r} before"
-                " them. Leave it out: --classes A,B. If it is a part of a class, write \\= for its"
-                " equals sign."
-            )
-        if len(_parts(";", classes)) > 1:
-            fix = (
-                f"Write --classes '{classes.replace(';', ',')}'. "
-                if len(split(classes) or ()) == 1
-                else ""
-            )
-            raise typer.BadParameter(
-                f"Expected classes with commas between them, got {classes!r}. {fix}A semicolon is"
-                " between the lists of several label columns; in a class it is written \\;"
-            )
-
-    def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
-        """Return the classes; a usage error without any."""
-        from labeldp.custody._encode import undeclared
-
-        found = self.listed(null_class=null_class, infer=infer)
-        if found is None:
-            raise typer.BadParameter(undeclared(numbers=isinstance(self, NumberOptions)).cli)
-        return found
+        classes = self.classes
+        return [
+            *usage(lambda: _classes(classes, empty=not hasattr(self, "null_class"))),
+            *([None] if null else []),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -560,6 +536,7 @@ class ColumnOptions(ClassOptions):
             "--null-class", help="Make missing labels a class of their own, after the others."
         ),
     ] = False
+    range: Range = None
     id: Annotated[
         list[str] | None,
         typer.Option("--id", help="Column that names a row; repeat it for several."),
@@ -572,299 +549,123 @@ class ColumnOptions(ClassOptions):
         int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")
     ] = 1
 
-
-@dataclass(frozen=True, kw_only=True)
-class NumberOptions(ColumnOptions):
-    """The columns of the label, of ids and of the unit, and the range of a label that is a
-    number."""
-
-    range: Annotated[
-        str | None,
-        typer.Option(
-            "--range",
-            help=(
-                "Public range of a number, instead of classes: LOW:HIGH. Numbers outside are"
-                " clamped."
-            ),
-        ),
-    ] = None
-    grid: Annotated[
-        str | None,
-        typer.Option(
-            "--grid",
-            metavar="INTEGER",
-            help="Number of evenly spaced points of the range, as classes. Default: 64.",
-        ),
-    ] = None
-
-    def points(self, *, infer: bool = False) -> Any:
-        """Make the Grid of --range; None without a range."""
-        others = {
-            "--classes": self.classes,
-            "--classes-file": self.classes_file,
-            "--infer-classes": infer or None,
-        }
-        others |= {"--null-class": self.null_class or None}
-        if self.range is None:
-            return number_grid(None, self.grid)
-        if given := [name for name, there in others.items() if there is not None]:
-            raise typer.BadParameter(
-                f"Expected a range or classes, got --range and {' and '.join(given)}. Leave one"
-                " out."
-            )
-        return number_grid(self.range, self.grid)
-
-    def of_columns(self, names: Sequence[str], *, infer: bool = False) -> Any:
-        """Return the classes of several columns: lists of classes in their order, or one for all of
-        them, and ranges by name."""
+    def values(self, names: Sequence[str], *, required: bool = True) -> Any:
+        """Return the classes of one column, its Grid, or the LabelColumns of several; None if none
+        are needed or given."""
         from labeldp.laws import LabelColumns
 
-        if infer:
-            raise typer.BadParameter(
-                "Expected declared classes of several columns, got --infer-classes. Write --classes"
-                " 'A,B;C,D'."
-            )
+        if len(names) > 1:
+            if self.classes is None and self.range is None and not required:
+                return None
+            return usage(lambda: LabelColumns(self._of_several(names)))
+        if self.range is None:
+            return self.declared(required=required)
+        if self.classes is not None or self.null_class:
+            raise typer.BadParameter("Expected a range or classes, got both. Leave one out.")
+        return grid_of(self.range)
+
+    def _of_several(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the classes of each of several columns: ranges by name; lists by name, in the
+        order of the columns, or one for all."""
         if len(set(names)) < len(names):
-            raise typer.BadParameter(
+            raise InvalidInput(
                 f"Expected different label columns, got one twice in {_validate.quoted(names)}."
                 " Name each one once."
             )
-        found: dict[str, Any] = usage(lambda: self._grids(names))
+        found: dict[str, Any] = {
+            name: grid_of(text)
+            for name, text in by_name(names, "--range", "LOW:HIGH", self.range).items()
+        }
         plain = [name for name in names if name not in found]
-        if not plain and (self.classes is not None or self.classes_file is not None):
-            raise typer.BadParameter(
-                "Expected a range or classes of each label column, got ranges of all of them, and"
-                " classes. Leave one out."
-            )
-        found |= zip(plain, self._lists(names, plain) if plain else (), strict=True)
-        return usage(lambda: LabelColumns({name: found[name] for name in names}))
-
-    def _grids(self, names: Sequence[str]) -> dict[str, Any]:
-        """Make the grids of those of several columns that have a range: --range
-        NAME=LOW:HIGH;NAME=LOW:HIGH."""
-        from labeldp.laws import Grid
-
-        ranges = by_name(names, "--range", "LOW:HIGH", self.range)
-        if self.grid is not None and not ranges:
+        if self.classes is not None and not plain:
             raise InvalidInput(
-                f"Expected --grid beside a range, got none. Add --range {names[-1]}=LOW:HIGH."
+                "Expected a range or classes of each label column, got both. Leave one out."
             )
-        # one number of points for all ranges
-        alone = self.grid is not None and "=" not in self.grid
-        points = {} if alone else by_name(list(ranges), "--grid", "POINTS", self.grid)
+        parts = [] if self.classes is None else _parts(";", self.classes)
+        if any(_named(part, names) for part in parts):
+            lists = by_name(names, "--classes", "A,B", self.classes)
+        else:
+            parts = parts * len(plain) if len(parts) == 1 else parts
+            lists = dict(zip(plain, parts, strict=False))
+        if set(lists) != set(plain) or len(parts) != len(plain):
+            raise InvalidInput(
+                f"Expected classes of the columns {_validate.quoted(plain)}, got {len(parts)}"
+                " lists. Write one list for all, or one for each column in their order: 'A,B;C,D',"
+                " or by name: 'NAME=A,B;NAME=C,D'. A number has a range instead: --range"
+                " NAME=LOW:HIGH."
+            )
+        more = [None] if self.null_class else []
         return {
-            name: Grid(*range_of(text), points=points_of(self.grid if alone else points.get(name)))
-            for name, text in ranges.items()
+            name: found[name] if name in found else [*_classes(lists[name]), *more]
+            for name in names
         }
 
-    def _lists(self, names: Sequence[str], plain: Sequence[str]) -> list[list[object]]:
-        """Return the lists of classes of the columns without a range, which are `plain`."""
-        more = [None] if self.null_class else []
-        if self.classes is None and self.classes_file is None:
-            raise typer.BadParameter(
-                f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got none. Declare"
-                " a list each in their order, for example --classes 'no,yes;1,2,3,4,5', or one for"
-                " all. A number has a range instead: --range NAME=LOW:HIGH."
-            )
-        if self.classes is None or self.classes_file is not None:
-            return [[*self.required(null_class=self.null_class)]] * len(plain)
-        parts = _parts(";", self.classes)
-        by_names, likely = (
-            any(_named(part, names) for part in parts),
-            [name for name in map(_likely_name, parts) if name is not None],
+
+def _classes(text: str, *, empty: bool = False) -> list[str]:
+    """Read A,B,C, or @FILE. An empty class is refused unless `empty`: outputs would have it, after
+    a comma or a line too many."""
+    file = text[1:] if text.startswith("@") and len(_parts(",", text)) == 1 else None
+    if len(_parts(";", text)) > 1:
+        raise InvalidInput(
+            f"Expected classes with commas between them, got {text!r}. A semicolon is between the"
+            " lists of several label columns; in a class it is written \\;"
         )
-        # read by its place, a list with a wrong name would declare the name as a part of a class
-        if likely and not by_names:
-            usage(
-                lambda: _validate.one_of(names, fix=ESCAPES, **{"column of --classes": likely[0]})
-            )
-        if by_names:
-            parts = self._named_lists(names, plain)
-        elif len(parts) == 1:
-            parts = parts * len(plain)
-        elif len(parts) == len(names):
-            parts = _without_ranges(parts, names, plain)
-        if len(parts) != len(plain):
-            raise typer.BadParameter(
-                f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)}"
-                " lists. Write one list for all, or one a column: 'A,B;C,D', or by name:"
-                " 'NAME=A,B;NAME=C,D'. A number has a range instead: --range NAME=LOW:HIGH."
-            )
-        return [[*(_without_empty(split(part), part) or ()), *more] for part in parts]
-
-    def _named_lists(self, names: Sequence[str], plain: Sequence[str]) -> list[str]:
-        """Return the lists of --classes NAME=A,B;NAME=C,D in the order of the columns without a
-        range."""
-        named = usage(lambda: by_name(names, "--classes", "A,B", self.classes))
-        if set(named) != set(plain):
-            raise typer.BadParameter(
-                f"Expected --classes of the columns without a range, {_validate.quoted(plain)},"
-                f" each once, got those of {_validate.quoted(named)}. Name each of them, and no"
-                " other."
-            )
-        return [named[name] for name in plain]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelsOptions(NumberOptions):
-    """The label column, or several under one epsilon, and how they share it."""
-
-    label: Labels
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Values that a label can have: A,B,C. Of several label columns a list each,"
-                f" 'A,B;C,D' or 'NAME=A,B;NAME=C,D', or one for all. {ESCAPES}"
-            )
-        ),
-    ] = None
-    range: Annotated[
-        str | None,
-        typer.Option(
-            "--range",
-            help=(
-                "Public range of a number, instead of classes: LOW:HIGH. Numbers outside are"
-                " clamped. Of several label columns NAME=LOW:HIGH, separated by semicolons."
-            ),
-        ),
-    ] = None
-    split: Annotated[
-        Split | None,
-        typer.Option(
-            "--split",
-            help=(
-                "Of several label columns, how epsilon is divided: equal, weights or information (a"
-                " share each), one (each row is asked about one column), joint (a set of"
-                " combinations). Default: auto, what tells most."
-            ),
-        ),
-    ] = None
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights", help="Of several label columns, for --split weights or one: 1,2,1."
-        ),
-    ] = None
-
-    def require_several(self) -> None:
-        """Refuse, with one label column, options of several."""
-        if self.split is not None or self.weights is not None:
-            raise typer.BadParameter(
-                "Expected --split and --weights with several label columns, got one. Write --label"
-                " A,B."
-            )
-
-    def law_of(self, columns: Any, epsilon: float, law: str | None) -> Any:
-        """Make the law of several label columns by --split and --weights."""
-        weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
-        return usage(
-            lambda: columns.law(epsilon, self.split.value if self.split else "auto", law, weights)
+    found = (split(text) or []) if file is None else lines_of(Path(file))
+    if "" in found and not empty:
+        raise InvalidInput(
+            f"Expected classes that are not empty, got an empty one in {text!r}. Leave out the"
+            " comma or the line. Missing labels are a class with --null-class."
         )
-
-    @contextlib.contextmanager
-    def one_list_told(self) -> Iterator[None]:
-        """If declared classes are not those of a column, say that one list was given for several,
-        and how a list each is written."""
-        try:
-            yield
-        except ClassMismatch as error:
-            names = split(self.label) or []
-            if len(names) > 1 and self.classes is not None and len(_parts(";", self.classes)) == 1:
-                told = (
-                    f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each"
-                    " is written"
-                )
-                error.cli = f"{error.cli or error} {told} --classes 'no,yes;1,2,3,4,5'."
-            raise
+    return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriorOptions:
-    """Prior: public weights of the classes, from columns, a table or a model."""
+def prior_of(text: str | None) -> Any:
+    """Make the prior of --prior: columns, table:PATH, model:PATH or histogram; None without it."""
+    from labeldp.tables._priors import OwnHistogram, PriorModel, PriorTable
 
-    prior: Annotated[
-        str | None,
-        typer.Option(
-            "--prior",
-            help=(
-                "Public columns with a weight for each class: A,B,C. Or histogram[,eps=E]: a part"
-                " of epsilon pays for a noisy histogram of the label column, which is published,"
-                " too. A rule sets what is not given."
-            ),
-        ),
-    ] = None
-    prior_table: Annotated[
-        str | None,
-        typer.Option(
-            "--prior-table", help="Parquet or CSV table with the weights of each class by key."
-        ),
-    ] = None
-    prior_key: Annotated[
-        str | None, typer.Option("--prior-key", help="Key columns of both tables: COL[,COL].")
-    ] = None
-    prior_model: Annotated[
-        str | None,
-        typer.Option(
-            "--prior-model",
-            help=(
-                "Model that predicts the weights: a folder of labeldp train, .skops, .pt2, or a"
-                " state_dict of torch."
-            ),
-        ),
-    ] = None
-    prior_features: Annotated[
-        str | None,
-        typer.Option("--prior-features", help="Numeric columns that the model takes: A,B."),
-    ] = None
-    prior_factory: Annotated[
-        str | None,
-        typer.Option(
-            "--prior-factory",
-            help=(
-                "package.module:function that makes the torch module of a state_dict. Its code is"
-                " run."
-            ),
-        ),
-    ] = None
-    trust: Trust = None
-
-    def value(self) -> Any:
-        """Make the prior; None if no option asks for one."""
-        from labeldp.app._model import prior_of
-
-        columns, key, features = (
-            split(self.prior),
-            split(self.prior_key),
-            split(self.prior_features),
+    if text is None:
+        return None
+    first, *more = split(text) or [""]
+    kind, colon, path = first.partition(":")
+    allowed = {"table": ("key",), "model": ("feature", "trust"), "histogram": ("eps",)}.get(kind)
+    if allowed is None or (kind == "histogram") == bool(colon):
+        meant = (
+            _validate.suggest(kind, ["table", "model", "histogram"])
+            if colon or not more or more[0].startswith("eps=")
+            else ""
         )
-        return usage(
-            lambda: prior_of(
-                columns,
-                self.prior_table,
-                key,
-                self.prior_model,
-                features,
-                self.prior_factory,
-                self.trust or (),
+        if meant:
+            raise InvalidInput(
+                "Expected columns with a weight for each class, table:, model: or histogram, got"
+                f" --prior {text}.{meant}"
             )
+        return [first, *more]
+    settings: dict[str, list[str]] = {name: [] for name in allowed}
+    for each in more:
+        name, _, value = each.partition("=")
+        settings[_validate.one_of(allowed, **{f"setting of --prior {kind}": name})].append(value)
+    if kind == "table":
+        return PriorTable(path, settings["key"])
+    if kind == "model":
+        return PriorModel(path, settings["feature"] or None, trust=settings["trust"])
+    if len(settings["eps"]) > 1:
+        raise InvalidInput(
+            f"Expected histogram, or histogram,eps=E with one number E, got --prior {text}. For"
+            " example eps=0.1."
         )
+    return OwnHistogram(numbers_of(settings["eps"][0])[0] if settings["eps"] else None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Engine that runs the release."""
+def law_of_several(columns: Any, epsilon: float, law: str | None, rule: str | None) -> Any:
+    """Make the law of several label columns by --split RULE[:WEIGHT,WEIGHT]."""
+    name, colon, weights = (rule or "auto").partition(":")
+    return usage(lambda: columns.law(epsilon, name, law, numbers_of(weights) if colon else None))
 
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            help="spark and ray take Parquet, need --id and --classes, and write a folder."
-        ),
-    ] = Engine.local
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master or Ray's address. Default: all cores of this machine."),
-    ] = None
+
+def engine_of(text: str) -> tuple[str, str | None]:
+    """Split --engine NAME[:ADDRESS]."""
+    name, _, address = text.partition(":")
+    return usage(lambda: _validate.one_of(("local", "spark", "ray"), engine=name)), address or None
 
 
 def lines_of(file: Path) -> list[str]:
@@ -878,33 +679,9 @@ def lines_of(file: Path) -> list[str]:
         ) from None
 
 
-def _without_empty(classes: list[str] | None, given: object) -> list[str] | None:
-    """Refuse an empty class: after a comma or a line too many it would be one that no label has,
-    and outputs would have it."""
-    if classes is not None and "" in classes:
-        raise typer.BadParameter(
-            f"Expected classes that are not empty, got an empty one in {str(given)!r}. Leave out"
-            " the comma or the line. Missing labels are a class with --null-class."
-        )
-    return classes
-
-
 def _parts(mark: str, text: str) -> list[str]:
     """Split a text at a mark, except where a backslash stands before it."""
     return re.split(rf"(?<!\\){mark}", text)
-
-
-def _without_ranges(parts: Sequence[str], names: Sequence[str], plain: Sequence[str]) -> list[str]:
-    """Return the lists of classes by the places of all columns, empty where a column has a
-    range."""
-    both = [
-        name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()
-    ]
-    if both:
-        raise typer.BadParameter(
-            f"Expected a range or classes of column {both[0]!r}, got both. Leave one out."
-        )
-    return [part for name, part in zip(names, parts, strict=True) if name in plain]
 
 
 def split(listed: str | None) -> list[str] | None:
@@ -934,94 +711,38 @@ def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _likely_name(part: str) -> str | None:
-    """Return what stands before the last "=" of a list's first value, which may be a wrong name;
-    None if there is only <=, >=, != or ==."""
-    ends = [found.end() - 1 for found in re.finditer(r"[^\s<>!=\\]\s*=(?!=)", _parts(",", part)[0])]
-    return unescaped(_stripped(part[: ends[-1]])) if ends else None
-
-
 def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> dict[str, str]:
     """Parse NAME=VALUE;NAME=VALUE, whose names are some of these columns, each once."""
     found: dict[str, str] = {}
     for part in () if text is None else _parts(";", text):
-        named, wrong = _named(part, names), _likely_name(part)
-        if named is None and wrong is None:
+        named = _named(part, names)
+        if named is None or named[0] in found:
             raise InvalidInput(
-                f"Expected {option} NAME={what} with several label columns,"
+                f"Expected {option} NAME={what} once for a column, of the label columns"
                 f" {_validate.quoted(names)}, got {part!r}. For example {names[-1]}={what}."
                 f" {ESCAPES}"
             )
-        name, value = named or (
-            _validate.one_of(names, fix=ESCAPES, **{f"column of {option}": wrong}),
-            "",
-        )
-        if name in found:
-            raise InvalidInput(
-                f"Expected one {what} a column in {option}, got two of {name!r}. Leave one out."
-            )
-        found[name] = value
+        found[named[0]] = named[1]
     return found
 
 
-def points_of(text: str | None) -> int | None:
-    """Parse the number of points of a grid; None if it is not given."""
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        raise InvalidInput(
-            f"Expected --grid as a whole number of points, got {text!r}. For example 64."
-        ) from None
-
-
-def range_of(text: str) -> tuple[float, float]:
-    """Parse LOW:HIGH."""
-    low, colon, high = text.partition(":")
-    try:
-        ends = [
-            int(end) if end.strip().lstrip("+-").isdecimal() else float(end) for end in (low, high)
-        ]
-    except ValueError:
-        ends = []
-    if not colon or len(ends) != 2:
-        raise InvalidInput(f"Expected a range LOW:HIGH, got {text!r}. For example 0:500000.")
-    return ends[0], ends[1]
-
-
-def number_grid(ends: str | None, points: str | None) -> Any:
-    """Make the Grid of --range and --grid; None without a range."""
+def grid_of(text: str) -> Any:
+    """Make the Grid of LOW:HIGH or LOW:HIGH:POINTS."""
     from labeldp.laws import Grid
 
-    if ends is None:
-        if points is not None:
-            raise typer.BadParameter(
-                "Expected --grid beside a range, got none. Add --range LOW:HIGH."
-            )
-        return None
-    return usage(lambda: Grid(*range_of(ends), points=points_of(points)))
-
-
-def count_of(text: str) -> int:
-    """Count classes that are given as their number K, or by their names A,B,C."""
-    first, *more = _parts(";", text)
-    if more:
-        raise InvalidInput(
-            f"Expected the classes of one column, got {text!r}, lists of several. Plan one column"
-            f" at a time, with its share of epsilon: --classes {first.strip()}."
+    low, _, rest = text.partition(":")
+    high, *points = rest.split(":")
+    try:
+        start, end = (
+            int(each) if each.strip().lstrip("+-").isdecimal() else float(each)
+            for each in (low, high)
         )
-    names = split(text) or []
-    if len(names) == 1 and names[0].lstrip("+-").isdecimal():
-        return int(names[0])
-    if len(names) == 1 or "" in names:
-        raise InvalidInput(
-            f"Expected the number of classes or their names, got {text!r}. For example --classes 2,"
-            " or --classes no,yes."
-        )
-    if len(set(names)) < len(names):
-        raise InvalidInput(
-            f"Expected classes that differ, got {text!r}. Name each once, or give their number."
-        )
-    return len(names)
+        (count,) = map(int, points) if points else (None,)
+    except ValueError:
+        raise typer.BadParameter(
+            f"Expected a range LOW:HIGH or LOW:HIGH:POINTS, got {text!r}. For example 0:500000."
+        ) from None
+    return usage(lambda: Grid(start, end, points=count))
 
 
 def numbers_of(text: str) -> list[float]:

@@ -26,20 +26,6 @@ app = typer.Typer(
 )
 
 
-@app.command("where")
-def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
-    """Where the ledger lies."""
-    from labeldp.app._ledger import ledger_at
-
-    record = usage(lambda: ledger_at(ledger))
-    facts: dict[str, object] = {
-        "ledger": str(record.location),
-        "exists": record.exists(),
-        "runs": str(record.runs_dir),
-    }
-    answer(as_json, facts, str(record.location))
-
-
 @app.command("history")
 def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Every charge, settlement and budget, in order."""
@@ -67,28 +53,13 @@ def ledger_spent(
         accounts(record, dataset, label),
         ([] if label else spent_together(record, dataset)),
     )
-    answer(
-        as_json,
-        {"accounts": found, "together": together},
-        accounts_text(found, together, record, dataset, label),
-    )
-
-
-@app.command("budget")
-def ledger_budget(
-    dataset: DatasetName, label: Label, ledger: LedgerPath = None, as_json: Json = False
-) -> None:
-    """The budget of one dataset and column."""
-    from labeldp.app._ledger import existing_ledger, other_names
-
-    record = existing_ledger(ledger)
-    found = record.budget_of(dataset, label)
-    text = (
-        f"none yet: nothing was spent{other_names(record, dataset, label)}."
-        if found is None
-        else f"{found:g}"
-    )
-    answer(as_json, {"dataset": dataset, "column": label, "budget": found}, text)
+    facts: dict[str, object] = {
+        "accounts": found,
+        "together": together,
+        "ledger": str(record.location),
+        "runs": str(record.runs_dir),
+    }
+    answer(as_json, facts, accounts_text(found, together, record, dataset, label))
 
 
 @app.command("set-budget")
@@ -120,95 +91,28 @@ def ledger_set_budget(
     )
 
 
-@app.command("abandon")
-def ledger_abandon(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of a run that was charged and has not settled.")
-    ],
-    reason: Annotated[
-        str, typer.Option(help="Reason, kept in the history.")
-    ] = "given up on the command line",
-    ledger: LedgerPath = None,
-    as_json: Json = False,
-) -> None:
-    """Give up a run that will never be finished. Its cost stays spent."""
-    from labeldp.app._ledger import ledger_at
-
-    ledger_at(ledger).abandon(run, reason)
-    answer(
-        as_json,
-        {"run_id": run, "state": "abandoned", "reason": reason},
-        f"{run}: abandoned. Its epsilon stays spent.",
-    )
-
-
-@app.command("adopt")
-def ledger_adopt(
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Data set of runs whose folders record none; with --label and --epsilon."
-        ),
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="Their label column.")] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon that each of them has spent, on every row.")
-    ] = None,
-    ledger: LedgerPath = None,
-    as_json: Json = False,
-) -> None:
-    """Count runs again whose results lie beside a ledger that was set back or lost. Nothing is ever
-    counted less."""
-    from labeldp.app._ledger import adopted_text, ledger_at
-
-    record = ledger_at(ledger)
-    found = usage(lambda: record.adopt(dataset=dataset, column=label, epsilon=epsilon))
-    answer(as_json, {"adopted": found}, adopted_text(found, record))
-
-
 @app.command("verify")
 def ledger_verify(
     manifests: Annotated[
         list[Path] | None,
         typer.Argument(help="Manifests, beside their tables, to compare with the ledger."),
     ] = None,
-    anchor: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="File that labeldp ledger anchor wrote; its heads must be in the history."
-        ),
-    ] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Is the history whole, does it hold these receipts and anchors, and are the tables beside the
+    """Is the history whole, does it hold these receipts, and are the tables beside the
     manifests what was released? Exit code 7 if not; 5 if the runs' private folders are missing,
     without which budgets cannot be checked."""
     from labeldp.app._ledger import ledger_at, verified_text, verify
     from labeldp.ledger._check import Unchecked
 
-    found = verify(ledger_at(ledger), manifests or [], anchor or [])
+    found = verify(ledger_at(ledger), manifests or [])
     unchecked = [each for each in found if isinstance(each, Unchecked)]
     problems = [each for each in found if each not in unchecked]
     text = "\n".join([*(problems or [verified_text(manifests or [])]), *unchecked])
     answer(as_json, {"whole": not problems, "problems": problems, "unchecked": unchecked}, text)
     if problems or unchecked:
         raise typer.Exit(CHECK_FAILED if problems else UNREADABLE)
-
-
-@app.command("anchor")
-def ledger_anchor(
-    file: Annotated[
-        Path, typer.Argument(help="Text file to add a line to; keep it away from the ledger.")
-    ],
-    ledger: LedgerPath = None,
-    as_json: Json = False,
-) -> None:
-    """Append the head of the history to a file, for verify --anchor."""
-    from labeldp.app._ledger import anchor, ledger_at
-
-    facts = anchor(ledger_at(ledger), file)
-    answer(as_json, facts, f"{file}: entry {facts['seq']}, {facts['hash']}")
 
 
 @app.command("repair")
@@ -218,50 +122,75 @@ def ledger_repair(
         float,
         typer.Option(help="Minutes without a change, after which files count as left behind."),
     ] = 60,
+    abandon: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help=(
+                "Instead: give up this run, which was charged and will never be finished. Its cost"
+                " stays spent."
+            ),
+        ),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help=(
+                "Instead: count runs again whose results lie beside a ledger that was set back or"
+                " lost; nothing is counted less."
+            ),
+        ),
+    ] = False,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """List what killed processes left behind, and remove it with --yes. Nothing that a charged run
+    """List what killed processes left behind, and remove it with --yes: nothing that a charged run
     needs."""
-    from labeldp.app._ledger import ledger_at, repair, repair_text
+    from labeldp.app._ledger import adopted_text, ledger_at, repair, repair_text
 
-    found = usage(lambda: repair(ledger_at(ledger), older_than, yes))
-    answer(as_json, {"orphans": found}, repair_text(found))
+    if yes + (abandon is not None) + adopt > 1:
+        raise typer.BadParameter(
+            "Expected --yes, --abandon or --adopt, got several. Repair one thing at a time."
+        )
+    record = ledger_at(ledger)
+    if abandon is not None:
+        record.abandon(abandon, "given up on the command line")
+        answer(
+            as_json,
+            {"run_id": abandon, "state": "abandoned"},
+            f"{abandon}: abandoned. Its epsilon stays spent.",
+        )
+    elif adopt:
+        adopted = record.adopt()
+        answer(as_json, {"adopted": adopted}, adopted_text(adopted, record))
+    else:
+        found = usage(lambda: repair(record, older_than, yes))
+        answer(as_json, {"orphans": found}, repair_text(found))
 
 
 # Key
 # --------------------------------------------------------------------------------------------------
 
-keys = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    help="The release secret: create it in a file, destroy it. It is never shown.",
-)
+keys = typer.Typer(cls=Commands)
 
 
-@keys.command("create")
-def key_create(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="New file, readable by you only.")],
-    as_json: Json = False,
-) -> None:
-    """Write a new release secret into a file."""
-    from labeldp.app._ledger import create_key
-
-    facts = create_key(path)
-    answer(
-        as_json,
-        facts,
-        f"{facts['path']}: a new release secret, id {facts['key_id']}. Use it with --key"
-        f" {facts['source']}",
-    )
-
-
-@keys.command("destroy")
-def key_destroy(
+@keys.command("key")
+def key(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="File that labeldp key create wrote.")
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="New file, readable by you only; or with --destroy one that holds a key.",
+        ),
     ],
-    ledger: LedgerPath = None,
+    destroy: Annotated[
+        bool,
+        typer.Option(
+            "--destroy",
+            help="Overwrite and remove the release secret, unless a charged run still needs it.",
+        ),
+    ] = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -269,14 +198,29 @@ def key_destroy(
             help="Destroy it even if charged runs need it; they can then never be finished.",
         ),
     ] = False,
+    ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Overwrite and remove a release secret, unless a charged run still needs it."""
-    from labeldp.app._ledger import destroy_key, ledger_at
+    """Write a new release secret into a file; it is never shown."""
+    from labeldp.app._ledger import create_key, destroy_key, ledger_at
 
-    facts = destroy_key(path, lambda: usage(lambda: ledger_at(ledger)), force)
+    if destroy:
+        facts = destroy_key(path, lambda: usage(lambda: ledger_at(ledger)), force)
+        answer(
+            as_json,
+            facts,
+            f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.",
+        )
+        return
+    if force or ledger is not None:
+        raise typer.BadParameter(
+            "Expected --force and --ledger beside --destroy, got neither of a new key. Leave them"
+            " out."
+        )
+    facts = create_key(path)
     answer(
         as_json,
         facts,
-        f"{facts['path']}: destroyed. Copies that were made of it elsewhere are not.",
+        f"{facts['path']}: a new release secret, id {facts['key_id']}. Use it with --key"
+        f" {facts['source']}",
     )

@@ -12,22 +12,19 @@ import typer
 from labeldp import _validate
 from labeldp.cli._common import (
     LAW_NAMES,
-    Budget,
     ClassOptions,
+    ColumnOptions,
     Commands,
     Dataset,
     DatasetName,
-    EngineOptions,
-    InferClasses,
+    EngineName,
     Json,
     Key,
-    LabelsOptions,
     LedgerOptions,
-    NumberOptions,
+    LedgerPath,
     Order,
     Overlap,
-    PriorOptions,
-    QueryName,
+    PriorText,
     Redraw,
     RowOrder,
     SecretOptions,
@@ -36,10 +33,13 @@ from labeldp.cli._common import (
     account_text,
     answer,
     charge_text,
+    engine_of,
     grouped,
+    law_of_several,
     law_of_text,
     numbers_of,
     print_json,
+    prior_of,
     progress_bars,
     spec_of,
     split,
@@ -57,11 +57,10 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseOptions(LabelsOptions):
+class ReleaseOptions(ColumnOptions):
     """Columns, cost and law of the release."""
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
-    infer_classes: InferClasses = False
     law: Annotated[
         str | None,
         typer.Option(
@@ -73,6 +72,18 @@ class ReleaseOptions(LabelsOptions):
             callback=law_of_text,
         ),
     ] = None
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split",
+            help=(
+                "Of several label columns, how epsilon is divided: equal, weights:1,2,1 or"
+                " information (a share each), one or one:1,2,1 (each row is asked about one"
+                " column), joint (a set of combinations). Default: auto, what tells most."
+            ),
+        ),
+    ] = None
+    prior: PriorText = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
     overlap: Annotated[
@@ -83,36 +94,27 @@ class ReleaseOptions(LabelsOptions):
     ] = Overlap.charge
     strict: Strict = False
 
-    def spec(self, prior: PriorOptions) -> Any:
+    def spec(self) -> Any:
         """Make the ReleaseSpec."""
         from labeldp.tables._spec import ReleaseSpec
 
         names = split(self.label) or []
+        classes, law, label = self.values(names), self.law, unescaped(self.label)
         if len(names) > 1:
-            return self._of_columns(names, prior)
-        self.require_several()
-        listed = self.points(infer=self.infer_classes) or self.required(
-            null_class=self.null_class, infer=self.infer_classes
-        )
-        label = unescaped(self.label)
-        return spec_of(
-            ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value()
-        )
-
-    def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
-        """Make the ReleaseSpec of several label columns."""
-        from labeldp.tables._spec import ReleaseSpec
-
-        columns = self.of_columns(names, infer=self.infer_classes)
-        law = self.law_of(columns, self.epsilon, self.law)
+            law, label = law_of_several(classes, self.epsilon, law, self.split), classes.name
+        elif self.split is not None:
+            raise typer.BadParameter(
+                "Expected --split with several label columns, got one. Write --label A,B."
+            )
+        prior = usage(lambda: prior_of(self.prior))
         return spec_of(
             ReleaseSpec,
             self,
-            label=columns.name,
-            classes=columns,
+            label=label,
+            classes=classes,
             law=law,
             id=self.id or None,
-            prior=prior.value(),
+            prior=prior,
         )
 
 
@@ -130,9 +132,8 @@ def release(
         ),
     ],
     asked: ReleaseOptions,
-    prior: PriorOptions,
-    engine: EngineOptions,
     ledger: SecretOptions,
+    engine: EngineName = "local",
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
@@ -142,19 +143,10 @@ def release(
     from labeldp.ledger._database import utc_now
     from labeldp.tables._release import charged_histogram
 
-    spec, record = asked.spec(prior), ledger.open()
+    spec, record, (name, master) = asked.spec(), ledger.open(), engine_of(engine)
     began = utc_now()
-    with progress_bars(as_json) as progress, asked.one_list_told():
-        done = run(
-            source,
-            out,
-            spec,
-            record,
-            engine.engine,
-            master=engine.master,
-            redraw=redraw,
-            progress=progress,
-        )
+    with progress_bars(as_json) as progress:
+        done = run(source, out, spec, record, name, master=master, redraw=redraw, progress=progress)
     if as_json:
         print_json(
             {
@@ -249,11 +241,12 @@ class AggregateOptions(ClassOptions):
 
     group: Annotated[str, typer.Option(help="Public column with the group of each row.")]
     epsilon: Annotated[float, typer.Option(help="Total budget of one row.")]
-    infer_classes: InferClasses = False
     query: Annotated[
-        QueryName,
-        typer.Option(help="Noisy counts of every class, or the most frequent class alone."),
-    ] = QueryName.histogram
+        str,
+        typer.Option(
+            help="histogram: noisy counts of every class; vote: the most frequent one alone."
+        ),
+    ] = "histogram"
     mechanism: Annotated[
         str | None,
         typer.Option(
@@ -271,10 +264,7 @@ class AggregateOptions(ClassOptions):
         from labeldp.app._aggregate import AggregateSpec
 
         return spec_of(
-            AggregateSpec,
-            self,
-            classes=self.required(infer=self.infer_classes),
-            query=self.query.value,
+            AggregateSpec, self, label=unescaped(self.label), classes=usage(self.declared)
         )
 
 
@@ -327,12 +317,9 @@ PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the p
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOptions(NumberOptions):
+class StageOptions(ColumnOptions):
     """Columns, cost and stages."""
 
-    label: Annotated[
-        str, typer.Option("--label", help="The private column. A comma in its name is written \\,")
-    ]
     epsilon: Annotated[
         float, typer.Option(help="Total budget of one row or unit, over all stages.")
     ]
@@ -345,22 +332,16 @@ class StageOptions(NumberOptions):
         str | None,
         typer.Option(
             "--law",
-            help=f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range.",
-            callback=law_of_text,
-        ),
-    ] = None
-    first_law: Annotated[
-        str | None,
-        typer.Option(
-            "--first-law",
-            help="Law of the first stage, for example subset or rr. Default: one that fits --law.",
-            callback=law_of_text,
+            help=(
+                f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range. Or that of"
+                " the first stage and that of later ones: subset,rr-with-prior."
+            ),
         ),
     ] = None
     order: RowOrder = Order.shuffle
 
-    def spec(self) -> Any:
-        """Make the ReleaseSpec that all stages share."""
+    def spec(self) -> tuple[Any, str | None]:
+        """Make the ReleaseSpec that all stages share, and name the first stage's own law."""
         from labeldp.tables._spec import ReleaseSpec
 
         if len(names := split(self.label) or []) > 1:
@@ -371,18 +352,25 @@ class StageOptions(NumberOptions):
                 f" training draw in stages (labeldp train --label {joined} --stages 2): each is one"
                 " charge. A comma in the name of one column is written \\,"
             )
-        listed = self.points() or self.listed(null_class=self.null_class)
-        if listed is None:
+        *first, law = [law_of_text(each) for each in self.law.split(",")] if self.law else [None]
+        if len(first) > 1:
             raise typer.BadParameter(
-                "Expected the classes that a label can have, got none. A plan declares them:"
-                " --classes no,yes."
+                f"Expected a law, or the first stage's and the later ones', got {self.law!r}. Leave"
+                " one out."
             )
-        return spec_of(ReleaseSpec, self, label=unescaped(self.label), classes=listed)
+        made = spec_of(
+            ReleaseSpec,
+            self,
+            label=unescaped(self.label),
+            classes=usage(lambda: self.values(names)),
+            law=law,
+        )
+        return made, first[0] if first else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The ledger of the plan, and the release secret."""
+    """The ledger of the plan."""
 
     law: Annotated[
         str | None,
@@ -392,30 +380,22 @@ class PlanOptions:
             callback=law_of_text,
         ),
     ] = None
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            help=(
-                "The ledger that the plan was made with; the plan does not choose it. Default: your"
-                " own."
-            ),
-        ),
-    ] = None
-    key: Key = None
+    ledger: LedgerPath = None
 
-    def open(self, budget: float | None = None) -> Any:
-        """Open the ledger."""
+    def open(self, key: str | None = None) -> Any:
+        """Open the ledger, which the plan does not choose."""
         from labeldp.app._ledger import ledger_at
 
-        return ledger_at(self.ledger, budget, self.key)
+        return usage(lambda: ledger_at(self.ledger, key=key))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaidPlanOptions(PlanOptions):
-    """The ledger of the plan, its budget, and the release secret."""
+class StageReleaseOptions(PlanOptions):
+    """The ledger and the key of the plan, the prior, and the engine."""
 
-    budget: Budget = None
+    key: Key = None
+    prior: PriorText = None
+    engine: EngineName = "local"
 
 
 @stages.command("plan")
@@ -426,10 +406,8 @@ def stage_plan(
     """Write down what will be released and how; nothing is read, nothing is charged."""
     from labeldp.app import stage
 
-    spec, shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
-    made = usage(
-        lambda: stage.plan(folder, spec, shares, first_law=asked.first_law, ledger=ledger.open())
-    )
+    (spec, first), shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
+    made = usage(lambda: stage.plan(folder, spec, shares, first_law=first, ledger=ledger.open()))
     text = (
         f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next:"
         " stage 1."
@@ -449,9 +427,7 @@ def stage_release(
     ],
     stage: Annotated[int, typer.Option(help="Number of the stage, from 1; stages come in order.")],
     out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
-    prior: PriorOptions,
-    engine: EngineOptions,
-    plan: PaidPlanOptions,
+    plan: StageReleaseOptions,
     as_json: Json = False,
 ) -> None:
     """Release the rows of one stage; the first one is charged for all. A prior is for stages from
@@ -459,17 +435,14 @@ def stage_release(
     from labeldp.app.stage import load
     from labeldp.app.stage import release as run
 
-    weights, made = prior.value(), load(folder, plan.open(plan.budget))
+    weights, (name, master), made = (
+        usage(lambda: prior_of(plan.prior)),
+        engine_of(plan.engine),
+        load(folder, plan.open(plan.key)),
+    )
     with progress_bars(as_json) as progress:
         done = run(
-            made,
-            source,
-            stage,
-            out,
-            prior=weights,
-            engine=engine.engine,
-            master=engine.master,
-            progress=progress,
+            made, source, stage, out, prior=weights, engine=name, master=master, progress=progress
         )
     facts = {
         "path": str(done.path),

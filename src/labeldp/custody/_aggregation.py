@@ -80,13 +80,9 @@ __all__ = ["aggregate", "aggregate_batches", "aggregate_best"]
 
 _BATCH = 1 << 20
 _OTHER_CLUSTERS = (
-    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged",
-    (
-        "ask about other clusters, which is charged: --prior clusters:NUMBER with another number,"
-        " or --model with another --seed"
-    ),
+    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged"
 )
-_OTHER_TEACHERS = ("ask other teachers (another random_state=), which is charged",) * 2
+_OTHER_TEACHERS = "ask other teachers (another random_state=), which is charged"
 _Candidates = list[tuple[Query, NDArray[np.int64]]]
 
 
@@ -615,7 +611,7 @@ def answer_groups(
     given: RowIds,
     *,
     inferred: bool = False,
-    anew: tuple[str, str] = RELEASE_ANEW,
+    anew: str = RELEASE_ANEW,
 ) -> GroupAnswer:
     """Charge and answer a query about groups of rows in memory, or return the stored answer of an
     earlier request.
@@ -1155,7 +1151,7 @@ def drawn(
 
 
 def answered(
-    charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: tuple[str, str] = REDRAW
+    charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: str = REDRAW
 ) -> Aggregate:
     """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and
     tell how to ask `anew`."""
@@ -1169,7 +1165,7 @@ def answered(
     return answer
 
 
-def _stored(charge: Charge, anew: tuple[str, str]) -> Aggregate:
+def _stored(charge: Charge, anew: str) -> Aggregate:
     """Load the stored answer of a run, and settle the run if its process died before that."""
     import pyarrow.parquet as pq
 

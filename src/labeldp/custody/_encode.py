@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any, NamedTuple
@@ -37,7 +37,6 @@ _SCALARS = (str, int, float, np.generic, Number)
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
 EXACT = 2**53  # up to here every whole number is a float
-_DESCRIBED = 100  # different undeclared values that are compared with the classes, at most
 
 
 class Codes(np.ndarray[Any, np.dtype[np.int32]]):
@@ -226,22 +225,16 @@ def is_missing(value: object) -> bool:
         return True  # pandas.NA is neither
 
 
-def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
+def undeclared(kind: str = "") -> InvalidInput:
     """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type,
-    which is public. `numbers`: the command takes numbers of a range, too."""
+    which is public."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(
         kind, "classes=['no', 'yes']"
     )
-    what = "the classes that a label can have, got none"
-    of_number = "; of a number its range, --range LOW:HIGH" if numbers else ""
-    price = "read off the private labels, which tells everybody which classes occur"
     return InvalidInput(
-        f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have"
-        f" them {price}.",
-        cli=(
-            f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say"
-            f" --infer-classes to have them {price}."
-        ),
+        "Expected the classes that a label can have, got none. Declare yours, for example"
+        f" {example}; or say classes='infer' to have them read off the private labels, which tells"
+        " everybody which classes occur."
     )
 
 
@@ -297,35 +290,18 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     warn(
         DomainLeakWarning(
             "The classes are read off the private labels: everybody learns which classes occur."
-            " Declare them instead: classes=[...].",
-            cli=(
-                "The classes are read off the private labels: everybody learns which classes occur."
-                " Declare them instead: --classes A,B."
-            ),
+            " Declare them instead: classes=[...]."
         )
     )
     return tuple(found)
 
 
 def _unfit(expected: str, given: str) -> InvalidInput:
-    text = (
-        "Expected {} where classes are read off them ({}), got {}: such a list would publish the"
-        " labels themselves. {}"
-    )
     return InvalidInput(
-        text.format(
-            expected,
-            "classes='infer'",
-            given,
-            "Declare the classes (classes=), or bin the labels first.",
-        ),
-        cli=text.format(
-            expected,
-            "--infer-classes",
-            given,
-            "Declare the classes (--classes), or bin the labels first.",
-        )
-        + " A number has a range in release and train: --range LOW:HIGH.",
+        f"Expected {expected} where classes are read off them (classes='infer'), got {given}: such"
+        " a list would publish the labels themselves. Declare the classes (classes=), or bin the"
+        " labels first. Numbers have a range where they are released or learned from:"
+        " classes=labeldp.Grid(low, high, points)."
     )
 
 
@@ -381,9 +357,7 @@ def bad_label(
     expected: str,
     *,
     column: str = "",
-    hint: str = "",
     fix: str = "",
-    cli: str = "",
     kind: type[InvalidInput] = InvalidInput,
 ) -> InvalidInput:
     """Make the error for a raw label that cannot be used. It names no row, shows no value, and does
@@ -399,10 +373,8 @@ def bad_label(
         What every label should be, such as "a finite number".
     column : str
         The label's column of a table; "" (default) for an array.
-    hint : str, default=""
-        How the label nearly equals a class, which is said instead of how to find it.
-    fix, cli : str, default=""
-        What to do, instead of the fault's own words; in terms of the command line, if that differs.
+    fix : str, default=""
+        What to do, instead of the fault's own words.
     kind : type of the error
     """
     start = (
@@ -413,9 +385,7 @@ def bad_label(
         "Which row it is would tell of its label, so that is not said:"
         f" {fault.look if column else fault.find}."
     )
-    fixes = fix or fault.fix, cli
-    text, told = (f"{start} {hint or f'{look} {each}'}" for each in fixes)
-    return kind(text, cli=told if cli and not hint else "")
+    return kind(f"{start} {look} {fix or fault.fix}")
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
@@ -437,8 +407,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Raises
     ------
     InvalidInput
-        A label is missing or not declared; the message may say how it differs from a class. It
-        shows neither a row nor a value, nor how many such labels there are.
+        A label is missing or not declared; the message shows neither a row nor a value, nor how
+        many such labels there are.
     """
     return (
         _of_columns(labels, classes)
@@ -458,18 +428,17 @@ def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
         raise bad_label(
             MISSING if missing else UNDECLARED,
             one_of(classes),
-            hint="" if missing else near_misses(bad.tolist(), classes),
         )
     return codes.view(Codes)
 
 
 def one_of(classes: Sequence[object]) -> str:
-    """Say which values a label can have, for messages."""
-    return (
-        f"one of the codes 0 to {len(classes) - 1}"
-        if are_codes(classes)
-        else f"one of the {len(classes)} declared classes"
-    )
+    """Say which values a label can have, and of which types they are, for messages."""
+    if are_codes(classes):
+        return f"one of the codes 0 to {len(classes) - 1}"
+    kinds = " or ".join(sorted({type(value).__name__ for value in classes if value is not None}))
+    listed = _validate.told([repr(value) for value in classes], ", ")
+    return f"one of the {len(classes)} declared classes ({kinds}: {listed})"
 
 
 def are_codes(classes: Sequence[object]) -> bool:
@@ -543,73 +512,6 @@ def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
     if (codes < 0).any():
         raise bad_label(NO_NUMBER, FINITE)
     return codes.view(Codes)
-
-
-def near_misses(values: Iterable[object], classes: Iterable[object]) -> str:
-    """Describe in a sentence how all of these undeclared labels nearly equal declared classes; ""
-    if one does not, whichever row has it."""
-    different: set[object] = set()
-    with contextlib.suppress(TypeError):  # of values that cannot be hashed, which are near nothing
-        different = set(values)
-    hints = (
-        {near_miss(value, classes) for value in different}
-        if len(different) <= _DESCRIBED
-        else set()
-    )
-    return hints.pop() if len(hints) == 1 else ""
-
-
-def near_miss(value: object, classes: Iterable[object]) -> str:
-    """Describe in a sentence how an undeclared label nearly equals a declared class; "" if it does
-    not. Do not show it beside the row."""
-    label = value.item() if isinstance(value, np.generic) else value
-    known = [c for c in classes if c is not None]
-    # A sentence is used only if it could be true of every class: a sentence that fits one class
-    # would reveal that a row has it.
-    texts = {str(c) for c in known}
-    if isinstance(label, str):
-        if label in texts:
-            return "" if any(isinstance(c, str) for c in known) else _as_text(known)
-        if label.strip() in texts:
-            return "It is a declared class but for blanks around it: strip them."
-        if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {
-            text.casefold() for text in texts
-        }:
-            return "It is a declared class but for capital letters: write it as it is declared."
-        if label.strip().strip("'\"") in texts:
-            return "It is a declared class but for quotation marks around it: take them off."
-        numbers = {_number(text) for text in texts}
-        if None not in numbers and _number(label.strip().strip("'\"")) in numbers:
-            written = f"It is a declared class as a number{_format_of(label, texts)}"
-            return f"{written}: write labels and classes in one format (in text, 0 is not 0.0)."
-    elif not is_missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
-        return "It is a declared class as text: declare classes of the type that the labels have."
-    return ""
-
-
-def _as_text(classes: Sequence[object]) -> str:
-    few = ", ".join(repr(str(c)) for c in classes[:3]) + (", ..." if len(classes) > 3 else "")
-    return (
-        f"The labels are text, and the classes are {type(classes[0]).__name__}: pass"
-        f" classes=[{few}], or cast the labels."
-    )
-
-
-def _format_of(number: str, texts: Iterable[str]) -> str:
-    """Describe how a number is written, if each class could be written so; else ""."""
-    marks = {
-        ",": "with a decimal comma",
-        ".": "with a decimal point",
-        "e": "with an exponent",
-        '"': "in quotation marks",
-    }
-    whole = all(_WHOLE.fullmatch(text) for text in texts)
-    found = [said for mark, said in marks.items() if whole and mark in number.lower()]
-    return f" {' and '.join(found)}" if found else ""
-
-
-def _number(text: str) -> float | None:
-    return float(text.strip().replace(",", ".")) if _NUMBER.fullmatch(text.strip()) else None
 
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:

@@ -11,7 +11,6 @@ before the charge.
 import json
 import logging
 import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -61,32 +60,15 @@ SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and
 the identities of the requests that resumed it."""
-_IN_WORDS = {
-    "laws": "the laws of the columns",
-    "sizes": "the numbers of classes",
-    "stages": "the stages",
-    "plan": "the plan of stages",
-}
-"""Settings in an event, as messages call them; others have the name that users give them."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
-REDRAW = (
-    "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
-    "draw anew with --redraw, which is charged",
-)
-"""How to get a new answer in Python and on the command line: of privatize, aggregate and release;
-RELEASE_ANEW: of a fit."""
+REDRAW = "draw anew with redraw=True (of privatize, aggregate and release), which is charged"
 RELEASE_ANEW = (
-    (
-        "draw them anew with privatize(..., redraw=True), which is charged, and fit the noisy"
-        " labels: a fit has no new draw of its own"
-    ),
-    (
-        "release them with labeldp release, which is charged, and train on the table that it"
-        " writes: labeldp train has no new draw of its own"
-    ),
+    "release them anew with redraw=True (of privatize and release), which is charged, and learn"
+    " from the noisy labels: a fit has no new draw of its own"
 )
+"""How to get a new answer: of privatize, aggregate and release (REDRAW), and of a fit."""
 
 _log = logging.getLogger("labeldp")
 # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
@@ -502,9 +484,8 @@ def begin(
             known=_known(request, account, runs),
         )
     except BudgetExceeded as error:
-        raise _with_reason(
-            error, search.unfinished or _nearly_repeated(request, account, runs, coverage)
-        ) from None
+        why = search.unfinished or _other_settings(request, account, runs, coverage)
+        raise BudgetExceeded(f"{error} {why}".rstrip()) from None
     except SameRequest:
         # The caller has pinned its rows under this secret; another run's pin needs another pass
         # over them.
@@ -583,7 +564,8 @@ def begin_once(
             total=total,
         )
     except BudgetExceeded as error:
-        raise _with_reason(error, _nearly_repeated(request, account, runs, coverage)) from None
+        why = _other_settings(request, account, runs, coverage)
+        raise BudgetExceeded(f"{error} {why}".rstrip()) from None
     except SameRequest as other:
         return _awaited(other, ledger)
     return replace(charge, lock=locks)
@@ -614,7 +596,7 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged,"
-            " got a ledger without a key source. Say where it is with key= (--key)."
+            " got a ledger without a key source. Say where it is with key=."
             f" {_gone(run_id, ledger)}"
         )
     try:
@@ -631,16 +613,16 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
 
 def _gone(run_id: str, ledger: Ledger) -> str:
     return (
-        "If the release secret is gone, this run can never be finished: abandon it with"
-        f" `{ledger.command('abandon', run_id)}`; its epsilon stays spent. Nothing was drawn or"
-        " charged."
+        "If the release secret is gone, this run can never be finished: abandon it"
+        f" (`{ledger.command('repair', '--abandon', run_id)}`); its epsilon stays spent. Nothing"
+        " was drawn or charged."
     )
 
 
 def warn_of_repeat(
     receipt: Receipt,
     of_these: str = "The labels given now were not read.",
-    anew: tuple[str, str] = REDRAW,
+    anew: str = REDRAW,
 ) -> None:
     """Warn that the stored answer of an earlier run is returned: once for each run and process, and
     in the log each time.
@@ -650,22 +632,21 @@ def warn_of_repeat(
     receipt : Receipt
     of_these : str
         A sentence that says what the answer has nothing of.
-    anew : (str, str)
-        How to ask for a new answer: in Python, and on the command line.
+    anew : str
+        How to ask for a new answer.
     """
-    said = (
+    message = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset"
         f" {receipt.dataset!r}, column {receipt.column!r}. Its answer came back at no cost."
-        f" {of_these} If the labels are of another target, "
+        f" {of_these} If the labels are of another target, name its column (column=). If they were"
+        f" corrected, {anew}."
     )
-    message = f"{said}name its column (column=). If they were corrected, {anew[0]}."
-    cli = f"{said}rename its column. If they were corrected, {anew[1]}."
     _log.info(message)
     # A stored answer does not depend on the labels given now, which a user who has corrected them
     # would not expect.
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
-        warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
+        warn(RepeatWarning(f"{message} (Said once.)"))
 
 
 def large_epsilon(epsilon: float, each: float, *, of_groups: bool = False) -> str:
@@ -835,7 +816,8 @@ class _Earlier:
                 found,
                 "for other labels: with those, this call resumes it at no further cost; corrected"
                 " ones are a new charge. To give it up:"
-                f" {self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
+                f" {self._ledger.command('repair', '--abandon', found.run_id)}; its epsilon stays"
+                " spent.",
             )
         return None
 
@@ -874,114 +856,31 @@ class _Earlier:
         )
 
 
-def _nearly_repeated(
+def _other_settings(
     request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None
 ) -> str:
-    """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near
-    to none. All of this is public."""
+    """Name the settings in which a request differs from an earlier run on the same rows, whose
+    answer is free; "" if there is none. All of this is public."""
     event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
-    # A run that was killed counts, too: it is paid for, and goes on with its own settings. With the
-    # same ones it was not resumed: no news.
-    goes_on = [
-        run
-        for run in runs
-        if run.state == "charged" and run.repeatable and run.identity != request.identity
-    ]
-    usable = (
-        []
-        if account.redraw
-        else [run for run in reversed(runs) if run.state == "settled" or run in goes_on]
-    )
-    alike = [run for run in usable if run.event["event"] == event["event"]]
-    for run in alike:
-        column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
-        # Classes, rows and prior are kept as a digest alone, which tells whether all of them are
-        # equal.
-        if (
-            replace(
-                request,
-                column=column,
-                asked=_asked(run.event),
-                epsilon=run.epsilon,
-                delta=run.delta,
-            ).identity
-            == run.identity
-        ):
-            return _other_settings(run, "answered this request", _differing(run, event))
     rows = None if coverage is None else coverage.facts()["digest"]
-    for run in alike:
-        if rows is None or run.rows is None or run.rows["digest"] != rows:
-            continue
-        if _asked(run.event).keys() == _asked(event).keys():
-            others = (
-                _differing(run, event)
-                or "other classes, another order of them, another range, another prior, or ids of"
-                " another type"
-            )
-            return _other_settings(run, "drawn these rows", others)
-        if run.state == "settled":
-            return (
-                f"{_named(run)} has drawn these rows for another command: what is learned from its"
-                " labels is free."
-            )
-    return ""
-
-
-def _other_settings(run: RunRecord, done: str, others: str) -> str:
-    if run.state == "charged":
-        return (
-            f"{_named(run)} is charged and has not {done} yet, with other settings: {others}. With"
-            " those it goes on at no further cost."
-        )
-    return (
-        f"{_named(run)} has {done} with other settings: {others}. With the settings of that run its"
-        " answer is free."
-    )
-
-
-def _asked(event: Mapping[str, object]) -> dict[str, object]:
-    """Read from an event what its request has asked for: without the columns, or the labels' own
-    name, that the event has beside."""
-    asked = event.get("law", event.get("query"))
-    assert isinstance(asked, Mapping)
-    beside = (OWN_NAME, *(("columns", "sizes") if "columns" in asked else ()))
-    return {name: value for name, value in asked.items() if name not in beside}
-
-
-def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
-    """List the settings of mechanism and cost in which a run differs from an event, each by its own
-    name; the laws' epsilons follow."""
-    found = [
-        re.sub(r"^[^( ]*\.", "", each)
-        for each in _validate.differences(run.event, event)
-        if not each.startswith(OWN_NAME)
+    alike = [
+        run
+        for run in ([] if account.redraw else runs)
+        if run.rows is not None
+        and run.rows["digest"] == rows
+        and run.event["event"] == event["event"]
+        and run.identity != request.identity
+        and (run.state == "settled" or (run.state == "charged" and run.repeatable))
     ]
-    if "columns" in found:  # of one column and of several all that describes the draw differs
-        found = [
-            "the label columns that are drawn together",
-            *(each for each in found if each.startswith("epsilon ")),
-        ]
-    texts = (
-        re.sub("^[^( ]+", lambda name: _IN_WORDS.get(name[0], name[0]), each) for each in found
-    )
-    worded = (
-        each.replace("(kept null", "(not given then")
-        .replace("now null)", "not given now)")
-        .replace("(kept ", "(then ")
-        for each in texts
-    )
-    return _validate.told(list(dict.fromkeys(worded)))
-
-
-def _named(run: RunRecord) -> str:
-    return f"Run {run.run_id} of {run.charged_at[:10]}"
-
-
-def _with_reason(error: BudgetExceeded, reason: str) -> BudgetExceeded:
+    if not alike:
+        return ""
+    found = [each.split(" ")[0] for each in _validate.differences(alike[-1].event, event)]
+    # of classes and prior the ledger has a digest alone
+    names = dict.fromkeys(name.rpartition(".")[2] for name in found or ["classes or prior"])
+    names.pop(OWN_NAME, None)  # the labels' own name, which is no setting
     return (
-        BudgetExceeded(f"{error} {reason}", cli=f"{error.cli or error} {reason}")
-        if reason
-        else error
+        f"Expected the settings of run {alike[-1].run_id}, whose answer is free, got others:"
+        f" {', '.join(names)}."
     )
 
 
@@ -1101,15 +1000,11 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
     for run in runs:
         name = own_name(run.event)
         if name in fresh:
-            text = (
+            raise InvalidInput(
                 f"Expected the column under which labels of the name {name!r} were charged: run"
                 f" {run.run_id} of data set {column.dataset!r} had no column=, and is in account"
-                f" {default!r}. {{}}, and both count in one budget; if these are other labels, give"
-                " them another name. Nothing was charged."
-            )
-            raise InvalidInput(
-                text.format(f"Pass column={default!r}"),
-                cli=text.format(f"Rename the column to {default!r}"),
+                f" {default!r}. Pass column={default!r}, and both count in one budget; if these are"
+                " other labels, give them another name. Nothing was charged."
             )
 
 

@@ -629,7 +629,7 @@ def charged_run(
     account: Account,
     codes: NDArray[np.int32],
     rows: TableRows,
-    anew: tuple[str, str],
+    anew: str,
     *,
     by_labels: bool = False,
 ) -> Run:
@@ -964,8 +964,7 @@ def _order_of(ids: Array) -> NDArray[np.intp]:
 def set_digest(*columns: ArrayLike) -> str:
     """Compute the digest of a set of rows, given by their public columns, in any order."""
     named = SetDigest()
-    # Objects are hashed as text, as in the digests of earlier versions; only what NumPy joins as
-    # floats is told apart.
+    # Objects are hashed as text; only what NumPy joins as floats is told apart.
     named.update(
         *(
             exact_array(column) if (array := text_array(column)).dtype.kind == "f" else array
@@ -999,18 +998,11 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     if not over:
         return
     rows = f"{cap} row{'s' * (cap != 1)}"
-    said = (
-        f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left out:"
-        " nothing is drawn for them."
-    )
     warn(
         LeftOutWarning(
-            f"{said} To compare caps: the command labeldp plan --table FILE --unit COLUMN. To set"
-            " one: max_rows_per_unit=.",
-            cli=(
-                f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one:"
-                " --max-rows-per-unit."
-            ),
+            f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left"
+            f" out: nothing is drawn for them. To compare caps: labeldp plan --table FILE --unit"
+            f" {unit}. To set one: max_rows_per_unit=."
         ),
         refusable=False,  # the cap was asked for
     )

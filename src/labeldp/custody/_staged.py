@@ -143,7 +143,7 @@ class StagedRun:
         if not artefacts:
             raise LedgerError(
                 "Expected at least one released stage, got none. To give the whole charge up: "
-                f"{self._ledger.command('abandon', record.run_id)}."
+                f"{self._ledger.command('repair', '--abandon', record.run_id)}."
             )
         whole = f"sha256:{digest({'format': 'stages/1', 'stages': artefacts})}"
         # The ledger first, as in `Charge.settle`.

@@ -424,7 +424,8 @@ class TablePin:
                     f"Expected the histogram of run {charge.run_id} in its folder, since the ledger"
                     " has the files that were drawn with it, but it is gone: the folder was set"
                     " back. Restore it, or give the charge up with"
-                    f" `{self._ledger.command('abandon', charge.run_id)}`; its epsilon stays spent."
+                    f" `{self._ledger.command('repair', '--abandon', charge.run_id)}`; its epsilon"
+                    " stays spent."
                 )
             # A secret of its own, which is never stored, as for every answer about groups. If the
             # process dies before the answer is stored, nobody has seen it, so it may be drawn
@@ -745,7 +746,7 @@ def lost_answers(run_id: str, ledger: Ledger) -> ReleaseError:
         f"Expected the prior that run {run_id} was charged with, as its model gave it, but the"
         " files of it are gone or not whole, and something may have been drawn with it: a row is"
         " never drawn under two priors. Restore them, or give the charge up with"
-        f" `{ledger.command('abandon', run_id)}`; its epsilon stays spent."
+        f" `{ledger.command('repair', '--abandon', run_id)}`; its epsilon stays spent."
     )
 
 

@@ -651,7 +651,7 @@ class _Training:
             self._average.load_state_dict(state["average"])
         if self._targets is not None:
             self._targets.restore(state["targets"])
-        self._lost = state.get("lost", {})
+        self._lost = state["lost"]
 
     def tell(self) -> None:
         """Warn of classes that no target was of, and of those that were lost and are won back in
@@ -1262,7 +1262,7 @@ def device_of(name: Any) -> Any:
     if not good:
         raise InvalidInput(
             f"Expected a device that torch can use here, got {str(name)!r}. Use cpu or auto"
-            " (device=, --device)."
+            " (device=)."
         )
     return name
 

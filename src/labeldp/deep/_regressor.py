@@ -142,14 +142,6 @@ def with_location(net: nn.Module, points: ArrayLike, family: str) -> nn.Module:
     return LocationHead(net, points, family)  # type: ignore[arg-type]  # it checks the name
 
 
-def without_location(module: nn.Module) -> nn.Module:
-    """Return what `with_location` was given."""
-    if isinstance(module, Ensemble):
-        return Ensemble([without_location(each) for each in module.nets])
-    assert isinstance(module, LocationHead)
-    return module.net
-
-
 class TorchRegressor(RegressorEstimator, NetEstimator):
     """Train any torch net on numbers under label differential privacy, in one stage or several.
 

@@ -85,7 +85,7 @@ _RESTORE = (
     "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
 )
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
-_FORMAT = 2  # of plan.json; format 1 described the contents of functions and objects
+_FORMAT = 1  # of plan.json
 
 _OURS = ("labeldp",)
 _KNOWN = ("labeldp", "torch")  # described by name: their code belongs to a version, not to a fit
@@ -571,10 +571,9 @@ class Checkpoint:
             return seed, None
         if plan.get("format") != _FORMAT:
             raise InvalidInput(
-                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another. Before"
-                " format 2 it told what a net's maker and a recipe's functions held, raw labels"
-                " included: delete the folder if they held any. Nothing was drawn. Take another"
-                " folder: labels that were drawn are kept beside the ledger."
+                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another."
+                " Nothing was drawn. Take another folder: labels that were drawn are kept beside"
+                " the ledger."
             )
         found = list(_validate.differences(plan["facts"], wanted))
         if found:

@@ -1393,8 +1393,7 @@ def _proof(
     """Compute each row's proof, a hash of the shared facts and the row's ids and evidence: (n,)
     uint64."""
     # Law, receipt and classes enter the salt, so a changed epsilon in the metadata invalidates
-    # every row. "by_hand" and "columns" enter only where they are present, so that files written
-    # before they existed keep their proofs.
+    # every row. "by_hand" and "columns" enter only where they are present.
     more = [name for name in ("by_hand", "columns") if name in facts]
     shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *more)}
     salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})

@@ -174,11 +174,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         if (weights is not None) != (split == "weights") and split != "one":
             raise InvalidInput(
                 "Expected weights= with split='weights', or split='one', and only there; one number"
-                " above 0 a column.",
-                cli=(
-                    "Expected --weights with --split weights, or --split one, and only there; one"
-                    " number above 0 a column, such as 1,2,1."
-                ),
+                " above 0 a column."
             )
         if isinstance(weights, Mapping):
             if set(weights) != set(self.names):

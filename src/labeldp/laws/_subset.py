@@ -55,7 +55,7 @@ from labeldp.laws._exact import (
     unpack_sets,
 )
 from labeldp.laws._matrix import WithoutSide
-from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
+from labeldp.laws._response import RandomizedResponse, inside_words, response_words
 
 _FINE = 2.0**36
 # largest expected share of a row's information that is given up so that every threshold is drawn
@@ -543,8 +543,7 @@ def split_sample(
 # -----------------------------------------------
 
 
-# codes in files; TOP_K is not chosen any more, but occurs in files of earlier versions
-RR, TOP_K, SPLIT, SUBSET = range(4)
+RR, SPLIT, SUBSET = range(3)  # codes in files
 _PREFERRED = np.array([RR, SUBSET, SPLIT])  # of laws with equal scores the first is chosen
 # share of the uniform distribution in the prior of the scores: a model may be surer than it is
 # right
@@ -572,8 +571,8 @@ class AutoLaw(Law):
     docs/laws.md); the mixture is for models that are surer than they are right. All three laws
     distinguish all classes, a split since each row has a set of its own. Of equal laws the first of
     rr, subset, split is chosen. Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one.
-    Side: choice (n,) uint8 (0 rr, 2 split, 3 subset; 1, rr-top-k, in files of earlier versions),
-    size (n,) int32, set (n, ceil(K/8)) uint8 packed: the split, or all classes for other laws.
+    Side: choice (n,) uint8 (0 rr, 1 split, 2 subset), size (n,) int32, set (n,
+    ceil(K/8)) uint8 packed: the split, or all classes for other laws.
     Cost: one sort of the prior a row and some 80 sums of it, 3 K / 64 public words for a split, and
     the chosen law's words.
     """
@@ -589,11 +588,10 @@ class AutoLaw(Law):
 
     @cached_property
     def _parts(self) -> tuple[Law, ...]:
-        """The laws by code. RRWithPrior reads any candidate set, so it also reads rows of RRTopK
-        with any k."""
+        """The laws by code."""
         return tuple(
             law(self.n_classes, self.epsilon)
-            for law in (RandomizedResponse, RRWithPrior, PriorSplit, SubsetSelection)
+            for law in (RandomizedResponse, PriorSplit, SubsetSelection)
         )
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
@@ -736,8 +734,6 @@ class AutoLaw(Law):
 
 def _side_of(code: int, side: Side) -> dict[str, Array]:
     """Rename the side's arrays for the law with this code."""
-    if code == TOP_K:
-        return {"candidates": side["set"], "size": side["size"]}
     return {"split": side["set"]} if code == SPLIT else {}
 
 

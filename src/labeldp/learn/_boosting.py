@@ -7,6 +7,8 @@ takes none, is a sum of its regressors. Numbers are learned by such sums of ever
 regressor.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -409,7 +411,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         return self
 
     def _factor(
-        self, known: "_Rows", trees: Callable[[Any, "_Loss"], Any], bounds: tuple[Floats, Floats]
+        self, known: _Rows, trees: Callable[[Any, _Loss], Any], bounds: tuple[Floats, Floats]
     ) -> float:
         """Compute the factor of the trees' scores that rows speak for which the trees have not
         seen."""
@@ -597,7 +599,7 @@ class _Rows:
         """How many rows."""
         return int(self.likelihoods.shape[1])
 
-    def at(self, rows: NDArray[np.int64]) -> "_Rows":
+    def at(self, rows: NDArray[np.int64]) -> _Rows:
         """The rows at these positions."""
         return _Rows(
             take(self.X, rows),
@@ -605,7 +607,7 @@ class _Rows:
             None if self.weights is None else self.weights[rows],
         )
 
-    def loss(self) -> "_Loss":
+    def loss(self) -> _Loss:
         """Their loss."""
         return _Loss(self.likelihoods, self.weights)
 

@@ -1,28 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies a ledger: its history must be consistent, and agree with receipts, manifests, anchors
-and the runs' folders.
+"""Verifies a ledger: its history must be consistent, and agree with receipts, manifests and the
+runs' folders.
 
 If results lie beside a ledger that does not know their runs, it was lost or restored from a backup,
 and would charge too little. A charge looks for such runs in one listing of the runs' folder, and is
 refused. `adopt` charges them again, from the facts in their folders.
 """
 
-import hashlib
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from labeldp._validate import exact
-from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
-from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence import Block
 from labeldp.evidence._noisy import column_block, pack, places_of
 from labeldp.laws import Law, law_from_dict
 from labeldp.laws._columns import LabelColumns, laws_of_columns
@@ -41,7 +39,6 @@ from labeldp.ledger._database import (
     Spending,
     charged_columns,
     checked_name,
-    command_line,
     entry_hash,
     parts_digest,
     per_row_epsilon,
@@ -56,30 +53,11 @@ class Unchecked(str):
     """A sentence about what cannot be checked, as facts are missing: it names no inconsistency."""
 
 
-@dataclass(frozen=True)
-class Witnesses:
-    """Facts kept outside the ledger, with which its history is compared.
-
-    Attributes
-    ----------
-    receipts : sequence of Receipt
-    outputs : mapping of run id to str
-        The digest of the output that a manifest names.
-    anchors : sequence of (seq, hash)
-        Numbers and hashes of entries, as `Ledger.head` returned them earlier.
-    """
-
-    receipts: Sequence[Receipt] = ()
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    anchors: Sequence[tuple[int, str]] = ()
-
-
 @dataclass
 class _Read:
     """The state of the history after the entries read so far."""
 
     charges: dict[str, dict[str, Any]] = field(default_factory=dict)
-    heads: list[str] = field(default_factory=list)
     accounts: dict[tuple[str, str], "_Account"] = field(default_factory=dict)
 
 
@@ -126,7 +104,8 @@ def problems(
     sets: RowSets,
     parts: Sequence[tuple[str, Part]] = (),
     balances: Sequence[Balance] = (),
-    kept: Witnesses | None = None,
+    receipts: Iterable[Receipt] = (),
+    outputs: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return one sentence for each inconsistency; an empty list if there is none. See
     `Ledger.verify`."""
@@ -150,7 +129,6 @@ def problems(
         account = read.accounts.get(_names(_json(body)))
         found += [] if account is None else _balance_problem(account.balance, ends)
         previous = head
-        read.heads.append(head)
         if (entry := _json(body)).get("kind") == "charge":
             read.charges[head] = entry
     if previous == GENESIS:
@@ -161,7 +139,7 @@ def problems(
         + _forgotten(read, sets)
         + _uncounted(read)
     )
-    return found + _compared(read, kept or Witnesses())
+    return found + _compared(read, receipts, outputs or {})
 
 
 def _json(data: str | bytes | None) -> dict[str, Any]:
@@ -227,7 +205,7 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
     ]
     here = [run for run in harmed if (sets.folder / run.run_id).is_dir()]
     found = [
-        f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for"
+        f"The row set of run {run.run_id} is missing or damaged: it counts for"
         " every row now, and budgets cannot be checked without it."
         for run in here
     ]
@@ -312,14 +290,12 @@ def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) 
     ]
 
 
-def _compared(read: _Read, kept: Witnesses) -> list[str]:
-    found = [
-        problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)
-    ]
+def _compared(read: _Read, receipts: Iterable[Receipt], outputs: Mapping[str, str]) -> list[str]:
+    found = [problem for receipt in receipts for problem in _receipt_problem(receipt, read.charges)]
     runs = {
         name: run for account in read.accounts.values() for name, run in account.said.runs.items()
     }
-    for run_id, output in kept.outputs.items():
+    for run_id, output in outputs.items():
         run = runs.get(run_id)
         if run is not None and run.state != "settled":
             found.append(
@@ -329,12 +305,6 @@ def _compared(read: _Read, kept: Witnesses) -> list[str]:
             found.append(
                 f"The output of run {run_id} is not the one that was settled: its manifest names"
                 " another digest."
-            )
-    for seq, head in kept.anchors:
-        if not (1 <= seq <= len(read.heads) and read.heads[seq - 1] == head):
-            found.append(
-                f"The anchored head of entry {seq} is not in this history: the ledger was cut,"
-                " rewritten, or is another one."
             )
     return found
 
@@ -464,35 +434,48 @@ def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
 # ------------------------------------------------------------------------------------------------
 
 
-_AGGREGATE: Final = "aggregate.parquet"
-
-
 @dataclass(frozen=True)
 class Statement:
-    """Dataset, column and epsilon that the user declares for runs whose folders do not record them.
+    """What the user says that each run has spent, on every row, whose folder does not record it.
 
     Attributes
     ----------
     dataset, column : str
     epsilon : float
-        The epsilon of each of these runs, which then counts for every row.
     """
 
     dataset: str
     column: str
     epsilon: float
 
-    def body(self, run_id: str) -> dict[str, object]:
-        """Return the fields of such a run's charge."""
-        event = LabelDraw({}, self.epsilon).to_dict()
-        return _body(
-            Receipt(
-                run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event
+    @classmethod
+    def of(
+        cls, dataset: str | None, column: str | None, epsilon: float | None
+    ) -> "Statement | None":
+        """Check that all three facts are given, or none; None for none."""
+        if dataset is None and column is None and epsilon is None:
+            return None
+        if dataset is None or column is None or epsilon is None:
+            raise InvalidInput(
+                "Expected dataset, column and epsilon together for runs whose folders say nothing,"
+                " got some of them. Give all."
             )
-        )
+        # No account has the joined names of several columns: the charge would count for none.
+        if re.search(r"(?<!\\),", column):
+            raise InvalidInput(
+                f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
+                " columns that were released together name one, and lower the budgets of the"
+                " others by this epsilon. A comma in a column's name is written \\,"
+            )
+        return cls(checked_name(dataset=dataset), column.replace("\\,", ","), epsilon)
 
-
-_STATED: Final = ("adopt", "--dataset", "NAME", "--label", "COLUMN", "--epsilon", "E")
+    def body(self, run_id: str) -> dict[str, object]:
+        """Return the fields of such a run's charge. Without the request's identity, a repeat of it
+        is charged anew."""
+        event, identity = LabelDraw({}, self.epsilon).to_dict(), f"adopted {run_id}"
+        return Spending(
+            self.dataset, self.column, self.epsilon, event, identity, run_id, repeatable=False
+        ).body()
 
 
 def adopt(
@@ -530,7 +513,7 @@ def adopt(
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got"
             f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}. Say it"
-            f" for them: {command_line(where, *_STATED)}."
+            " for them, in Python: Ledger.adopt(dataset=, column=, epsilon=)."
         )
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 
@@ -573,85 +556,20 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
 
 
 def _read(store: RunStore) -> dict[str, object] | None:
-    """Reconstruct a run's charge from its folder: from its copy of the charge, or else from a
-    receipt in its results; None for neither."""
+    """Read a run's charge from the copy in its folder; None without one that is whole. A row set
+    that is missing or damaged is left out, so that the run counts for every row."""
     kept = _json(store.read(CHARGE))
-    if kept.get("run_id") == store.folder.name:
-        try:
-            facts = {
-                key: kept[key]
-                for key in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")
-            }
-            receipt = Receipt(
-                **facts,
-                epsilon=float(kept["epsilon"]),
-                delta=float(kept["delta"]),
-                recorded=True,
-                secure=True,
-            )
-            body = _body(receipt, str(kept["identity"]), repeatable=bool(kept["repeatable"]))
-            return body | _rows(store, kept.get("rows"))
-        except (LabelDPError, ValueError, KeyError, TypeError):
-            pass
-    for receipt in _receipts(store):
-        if receipt.run_id == store.folder.name:
-            try:
-                return _body(receipt) | _rows(store, None)
-            except (LabelDPError, ValueError, KeyError, TypeError):
-                continue
-    return None
-
-
-def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> dict[str, object]:
-    """Return the fields of the charge that a receipt proves. Without the request's identity, a
-    repeat of it is charged anew."""
-    spending = Spending(
-        dataset=receipt.dataset,
-        column=receipt.column,
-        unit=receipt.unit,
-        max_rows_per_unit=receipt.max_rows_per_unit,
-        epsilon=receipt.epsilon,
-        delta=receipt.delta,
-        event=receipt.event,
-        identity=identity or f"adopted {checked_name(run_id=receipt.run_id)}",
-        run_id=receipt.run_id,
-        repeatable=repeatable,
-    )
-    return spending.body()
-
-
-def _rows(store: RunStore, facts: object) -> dict[str, object]:
-    """Return the facts of the run's row set; nothing if it is missing or damaged, so that the run
-    counts for every row."""
-    data = store.read(FILE)
-    if data is None:
-        return {}
     try:
-        whole = RowSet.from_bytes(
-            data,
-            str(facts["digest"]) if isinstance(facts, dict) else hashlib.sha256(data).hexdigest(),
-        )
-        return {"rows": whole.facts()}
+        names = ("dataset", "column", "unit", "max_rows_per_unit", "event", "identity", "run_id")
+        facts = {name: kept[name] for name in (*names, "repeatable")}
+        facts |= {name: float(kept[name]) for name in ("epsilon", "delta")}
+        body = Spending(**facts).body()
     except (LabelDPError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _receipts(store: RunStore) -> list[Receipt]:
-    """Read the receipts in a run's results."""
-    import pyarrow.parquet as pq
-
-    found: list[Receipt] = []
-    for path in sorted(store.folder.iterdir()):
-        try:
-            if path.name == _AGGREGATE:
-                found.append(Aggregate.from_table(pq.read_table(path)).receipt)
-            elif path.suffix == ".parquet":
-                found += NoisyLabels.load(path).receipts
-            elif path.name.endswith("manifest.json"):
-                found.append(Receipt.from_dict(_json(path.read_bytes())["receipt"]))
-        except (LabelDPError, OSError, ValueError, KeyError, TypeError, pa.ArrowException):
-            continue
-    return found
+        return None
+    with contextlib.suppress(LabelDPError, ValueError, KeyError, TypeError):
+        whole = RowSet.from_bytes(store.read(FILE) or b"", str(kept["rows"]["digest"]))
+        body["rows"] = whole.facts()
+    return body if body["run_id"] == store.folder.name else None
 
 
 def _artefact(store: RunStore) -> str | None:
@@ -660,24 +578,3 @@ def _artefact(store: RunStore) -> str | None:
         return store.digest()
     output = _json(store.read("manifest.json")).get("digests", {})
     return str(output["output"]) if isinstance(output, Mapping) and output.get("output") else None
-
-
-def stated(
-    dataset: str | None, column: str | None, epsilon: float | None, where: Path | LedgerUrl
-) -> Statement | None:
-    """Check that the user declares all three facts or none; None for none."""
-    if dataset is None and column is None and epsilon is None:
-        return None
-    if dataset is None or column is None or epsilon is None:
-        raise InvalidInput(
-            "Expected dataset, column and epsilon together for runs whose folders say nothing, got"
-            " some of them. Give all."
-        )
-    name = checked_name(column=column)
-    if re.search(r"(?<!\\),", name):
-        raise InvalidInput(
-            f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that"
-            " were released together name one, and lower the budgets of the others by this epsilon"
-            f" (`{command_line(where, 'set-budget')}`). A comma in a column's name is written \\,"
-        )
-    return Statement(checked_name(dataset=dataset), name.replace("\\,", ","), epsilon)

@@ -743,7 +743,7 @@ class Session(ABC):
         last = self.last()
         seq, head = (0, GENESIS) if last is None else (last.seq, last.hash)
         # Appending to an entry that was changed would chain the change in, and hide it from later
-        # anchors. One hash is cheap to check here; the rest of the chain is for `verify`.
+        # checks. One hash is cheap to check here; the rest of the chain is for `verify`.
         if last is not None and entry_hash(last.previous, last.text) != head:
             raise LedgerError(
                 f"Expected the ledger's last entry, {seq}, to have its hash; it was rewritten. Run"

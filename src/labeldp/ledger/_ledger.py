@@ -20,16 +20,13 @@ from labeldp._validate import exact, float_down, float_up
 from labeldp.errors import (
     BudgetExceeded,
     InvalidInput,
-    LabelDPWarning,
     LedgerError,
     RowsOverlap,
     require_unwarned,
-    warn,
 )
 from labeldp.evidence import Block
 from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
-from labeldp.ledger._check import Witnesses
 from labeldp.ledger._database import (
     ALSO,
     Balance,
@@ -56,8 +53,6 @@ from labeldp.ledger._database import (
     utc_now,
 )
 from labeldp.ledger._rowset import (
-    IdSet,
-    Role,
     RowSet,
     RowSetBuilder,
     RowSets,
@@ -195,7 +190,6 @@ class Ledger:
                 f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}."
             )
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
-        self._warn_of_same_people(spending, rows)
         require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the
         # charge. If the process dies in between, files may lie there without a charge, never a
@@ -265,35 +259,6 @@ class Ledger:
                 self.location,
                 command,
             )
-
-    def _warn_of_same_people(self, spending: Spending, rows: RowSet | None) -> None:
-        """Warn, at the first charge of an account, if other data sets have many of its ids and a
-        column of its name: these spend twice."""
-        if rows is None:
-            return
-        columns = set(spending.columns)
-        with self._store.reading() as session:
-            if session is None or any(
-                session.history(spending.dataset, column).runs for column in columns
-            ):
-                return
-            runs = [
-                run
-                for run in session.history(None, None).runs.values()
-                if run.rows and columns.intersection(run.columns) and rows.may_be_alike(run.rows)
-            ]
-        found: dict[Role, dict[str, int]] = {}
-        # Runs of one data set often cover the same rows: each set is read once.
-        for run in {
-            (run.dataset, str(run.rows["digest"])): run for run in runs if run.rows
-        }.values():
-            theirs = self._sets.load(run)
-            if theirs is not None and (alike := rows.alike(theirs)) is not None:
-                role, count = alike
-                shared = found.setdefault(role, {})
-                shared[run.dataset] = max(count, shared.get(run.dataset, 0))
-        for role, shared in found.items():
-            warn(LabelDPWarning(_same_people(spending.dataset, rows.sets[role], shared)))
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before
@@ -383,8 +348,8 @@ class Ledger:
         """Charge runs again that have results beside the ledger but are missing in it, because it
         was lost or restored from a backup.
 
-        The charge is read from the run's folder (its copy of the charge, its row set, its receipt);
-        a run whose row set is gone counts for every row. Entries and budgets of the ledger stay as
+        The charge is read from the copy in the run's folder; a run whose row set is gone counts for
+        every row. Entries and budgets of the ledger stay as
         they are, so nothing is ever counted less.
 
         Parameters
@@ -403,7 +368,7 @@ class Ledger:
             Some folder does not record what its run has spent, and the arguments do not either;
             nothing was written.
         """
-        said = ledger_check.stated(dataset, column, epsilon, self._place)
+        said = ledger_check.Statement.of(dataset, column, epsilon)
         with self._store.writing() as session:
             return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
@@ -428,7 +393,8 @@ class Ledger:
                 f"Expected {self.location} to know every run that has results in {self.runs_dir},"
                 f" got {len(found)} that it does not ({found[0]}): it is new, or older than they"
                 " are, and would count too little. Nothing was charged. Restore the ledger's newer"
-                f" copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
+                f" copy, or count these runs again: `{self.command('repair', '--adopt')}`, or"
+                " Ledger.adopt()."
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
@@ -656,11 +622,8 @@ class Ledger:
             return [] if session is None else [entry_facts(row) for row in session.rows()]
 
     def head(self) -> tuple[int, str]:
-        """Return number and hash of the last entry; (0, "") if there is none.
-
-        The hash covers the whole history, so a head that is kept elsewhere is an anchor for
-        `verify`.
-        """
+        """Return number and hash of the last entry; (0, "") if there is none. The hash covers the
+        whole history."""
         with self._store.reading() as session:
             last = self._present(session).last()
         return (0, "") if last is None else (last.seq, last.hash)
@@ -669,7 +632,6 @@ class Ledger:
         self,
         receipts: Iterable[Receipt] = (),
         *,
-        anchors: Iterable[tuple[int, str]] = (),
         outputs: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Check the whole history, and return one sentence for each inconsistency; an empty list if
@@ -681,19 +643,16 @@ class Ledger:
         Parameters
         ----------
         receipts : iterable of Receipt, default=()
-            Receipts that were kept elsewhere. Without a receipt or an anchor, a history whose end
-            was cut off may look whole.
-        anchors : iterable of (number, hash), default=()
-            Values of `head` that were kept elsewhere.
+            Receipts that were kept elsewhere. Without one, a history whose end was cut off may
+            look whole.
         outputs : mapping of run id to str, optional
             The digest of each run's output, from its manifest. Each must equal the digest that its
             run was settled with.
         """
-        kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
         with self._store.reading() as session:
             whole = self._present(session)
             return ledger_check.problems(
-                whole.rows(), self._sets, whole.parts(), whole.balances(), kept
+                whole.rows(), self._sets, whole.parts(), whole.balances(), receipts, outputs
             )
 
     # Rows and folders
@@ -834,21 +793,6 @@ class SameRequest(LedgerError):
         self.run_id = run_id
 
 
-def _same_people(dataset: str, ids: IdSet, found: Mapping[str, int]) -> str:
-    """Word the warning that other data sets seem to be about the same people; `found` has the ids
-    that each of them shares."""
-    most_first = sorted(found.items(), key=lambda each: -each[1])
-    listed = _validate.told([f"{name!r} ({count:,} of them)" for name, count in most_first], ", ")
-    return (
-        f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of"
-        f" them are also in data set{'s' * (len(found) > 1)} {listed}, with a label column of the"
-        " same name. If they are the same people, each of them spends epsilon under every name,"
-        " and this ledger does not add that up: give all these tables one name (dataset=,"
-        " --dataset). If they are other people who have equal ids, ignore this; where strict"
-        " refuses it, charge this data set once without strict."
-    )
-
-
 def _write_charge(
     session: Session,
     decisions: Sequence["_Decision"],
@@ -957,12 +901,10 @@ class _Decision:
             )
         if kept is None and declared is None and total is None and self.balance.runs:
             needed = float_up(self._covered(epsilon, Fraction(0)) + epsilon)
-            said = (
+            raise BudgetExceeded(
                 f"Expected a budget for {self._of} in {where}, got none: its runs were adopted, and"
                 " their budget is lost with the old ledger. Nothing was charged. Set it"
-            )
-            raise BudgetExceeded(
-                f"{said} {self._by_budget(needed)}.", cli=f"{said} with `{self._command(needed)}`."
+                f" {self._by_budget(needed)}."
             )
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
@@ -982,13 +924,10 @@ class _Decision:
                 else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
-            twice = (
-                "Do not give the same rows another name: they would spend under both. Only data of"
-                " other people get a name of their own"
-            )
             raise BudgetExceeded(
-                f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
-                cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",
+                f"{said} {self._by_budget(needed)}. Do not give the same rows another name: they"
+                " would spend under both. Only data of other people get a name of their own"
+                " (dataset=)."
             )
         if kept is not None:
             return None
@@ -1013,18 +952,8 @@ class _Decision:
 
     def _by_budget(self, amount: float) -> str:
         """Say how a budget is set, in Python and on the command line."""
+        names = ("--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
         return (
             f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or"
-            f" `{self._command(amount)}`"
-        )
-
-    def _command(self, amount: float) -> str:
-        return self._ledger.command(
-            "set-budget",
-            "--dataset",
-            self._dataset,
-            "--label",
-            self._column,
-            "--budget",
-            repr(amount),
+            f" `{self._ledger.command('set-budget', *names)}`"
         )

@@ -10,7 +10,6 @@ row: more is counted, never less. All of it is public: ids, no labels.
 import contextlib
 import hashlib
 import json
-import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from labeldp._files import write_new
-from labeldp._hash import public_hash
 from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._database import ROW, RunRecord
@@ -46,11 +44,6 @@ Words = NDArray[np.uint64]
 _BUFFERED: Final = 1 << 22
 # numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
 _SPARSE: Final = 4
-# of the smaller of two sets; from here on they may be about the same people
-_ALIKE: Final = Fraction(1, 10)
-_SAMPLE: Final = 1 << 14  # ids that tell whether two sets may be alike; fewer are all compared
-# probability below which tables that were numbered apart do not share as many ids
-_CHANCE: Final = 1e-3
 # scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own
 # bitmap
 _PIECE: Final = 1 << 20
@@ -89,22 +82,6 @@ class IdSet:
         """Count the ids that are in both sets; None if the sets cannot be compared."""
         return self.members.shared(other.members) if self.space == other.space else None
 
-    def alike(self, other: "IdSet") -> int:
-        """Count the ids in both sets if these speak for the same rows; 0 if they are few, or no
-        more than numbered tables share by chance.
-
-        Two tables whose rows are numbered from 0 or 1 share many ids and need not share a row. So
-        of integers a tenth of the smaller set is not enough: they also must be more than two tables
-        share whose numbers are drawn at random up to the largest that both have.
-        """
-        if self.space != other.space or self.members.clearly_differ(other.members):
-            return 0
-        shared, mine, theirs = self.shared(other) or 0, self.members, other.members
-        numbered = self.kind == "integers" and not mine.negative.shared(theirs.negative)
-        if not shared or (numbered and mine.natural.shares_by_chance(theirs.natural)):
-            return 0
-        return shared if shared >= _ALIKE * min(len(mine), len(theirs)) else 0
-
 
 class RowSet:
     """The rows that one run covers, and their units if these are named. Made by
@@ -131,26 +108,6 @@ class RowSet:
             for role, ids in self.sets.items()
             if role in other.sets
         }
-
-    def alike(self, other: "RowSet") -> tuple[Role, int] | None:
-        """Count the units that are in both sets, or else the rows; None if neither speak for the
-        same people."""
-        roles: tuple[Role, ...] = ("unit", "row")
-        counts = (
-            (role, self.sets[role].alike(other.sets[role]))
-            for role in roles
-            if role in self.sets and role in other.sets
-        )
-        return next(((role, count) for role, count in counts if count), None)
-
-    def may_be_alike(self, facts: Mapping[str, Any]) -> bool:
-        """Tell by the public facts of another set, without reading it, whether it has units or rows
-        that can be compared with these."""
-        known = {role: facts.get(role, {}) for role in self.sets}
-        return any(
-            (known[role].get("kind"), known[role].get("name")) == (ids.kind, ids.name)
-            for role, ids in self.sets.items()
-        )
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""
@@ -363,7 +320,7 @@ class _Pile:
 # --------------------------------------------------------------------------------------------------
 
 # A set is written before its charge. The ledger stores its facts and digest, the run's folder its
-# bytes. A set that is missing, has another digest or an older format proves nothing: then its run
+# bytes. A set that is missing, has another digest or another format proves nothing: then its run
 # counts for every row, which is more, never less.
 
 
@@ -501,38 +458,6 @@ class IntegerSet:
             return int(self.members.intersection_cardinality(other.members))
         return len(self & other)
 
-    def some(self) -> Words:
-        """Choose `_SAMPLE` numbers at random with repeats, by public words: sorted."""
-        values = (
-            self.members
-            if isinstance(self.members, np.ndarray)
-            else np.asarray(self.members.to_array(), np.uint64)
-        )
-        places = public_hash("sample", np.arange(_SAMPLE, dtype=np.uint64)) % np.uint64(len(values))
-        return np.asarray(values[np.sort(places)])
-
-    def shares_by_chance(self, other: "IntegerSet") -> bool:
-        """Tell whether the numbers in both sets are no more than chance explains, in two tables
-        whose rows are numbered from 0 or 1."""
-        if not (len(self) and len(other)):
-            return True
-        top, least = min(self._last, other._last), min(self._first, other._first, 1)
-        mine, theirs = sorted((self._up_to(top), other._up_to(top)))
-        return _chance_of_sharing(self.shared(other), mine, theirs, top - least + 1) >= _CHANCE
-
-    @property
-    def _first(self) -> int:
-        return int(self.members[0])
-
-    @property
-    def _last(self) -> int:
-        return int(self.members[-1] if isinstance(self.members, np.ndarray) else self.members.max())
-
-    def _up_to(self, top: int) -> int:
-        if isinstance(self.members, np.ndarray):
-            return int(np.searchsorted(self.members, np.uint64(top), side="right"))
-        return int(self.members.rank(top))
-
     def chunks(self) -> list[memoryview]:
         """Write the set: one byte of form, then roaring's portable format or little-endian numbers.
 
@@ -578,18 +503,6 @@ class NumberSet:
 
     def __or__(self, other: "NumberSet") -> "NumberSet":
         return NumberSet(self.natural | other.natural, self.negative | other.negative)
-
-    def clearly_differ(self, other: "NumberSet") -> bool:
-        """Tell by a sample that the sets share less than `_ALIKE` of the smaller one; False where
-        they may share more.
-
-        Of sets that do share so much, less than half of that is in the sample with probability
-        e^-270.
-        """
-        small, large = sorted((self, other), key=len)
-        if len(small) <= _SAMPLE or len(small.negative):
-            return False
-        return bool(_inside(small.natural.some(), large.natural.members).mean() < _ALIKE / 2)
 
     def shared(self, other: "NumberSet") -> int:
         """Count the numbers that are in both sets."""
@@ -697,30 +610,6 @@ class IntegerPile:
             self._scattered.append(values)
         else:
             self._bitmap |= _bitmap(values)
-
-
-def _chance_of_sharing(shared: int, mine: int, theirs: int, numbers: int) -> float:
-    """Bound the probability that two random sets, of `mine` and `theirs` of the `numbers`, share at
-    least so many (hypergeometric)."""
-    if shared * numbers <= mine * theirs:  # no more than on average
-        return 1.0
-    ways = (
-        _log_choices(theirs, shared)
-        + _log_choices(numbers - theirs, mine - shared)
-        - _log_choices(numbers, mine)
-    )
-    # Each further shared number is less probable, at least by this ratio: a geometric series bounds
-    # the tail.
-    ratio = (
-        (mine - shared)
-        * (theirs - shared)
-        / ((shared + 1) * (numbers - mine - theirs + shared + 1))
-    )
-    return min(1.0, math.exp(min(ways, 0.0)) / (1 - ratio))
-
-
-def _log_choices(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def distinct(values: Words) -> Words:

@@ -79,9 +79,7 @@ class RunStore:
 
     def require(
         self,
-        otherwise: str = (
-            "draw anew with redraw=True (of privatize, aggregate and release; --redraw)"
-        ),
+        otherwise: str = "draw anew with redraw=True (of privatize, aggregate and release)",
     ) -> None:
         """Refuse a run that was charged and whose folder is gone, since what it drew cannot be
         drawn again under that charge."""

@@ -565,7 +565,7 @@ def _from_file(place: str, private: bool = True) -> Secret:
     if secret is None:
         raise LedgerError(
             f"Expected {SECRET_BYTES} random bytes or {2 * SECRET_BYTES} hexadecimal digits in"
-            f" {place}, got something else. Make one with `labeldp key create PATH`."
+            f" {place}, got something else. Make one with `labeldp key PATH`."
         )
     return _random(secret, f"file:{place}")
 
@@ -614,7 +614,8 @@ def _from_hook(place: str) -> Secret:
 
 _ABANDON: Final = (
     "Nothing was drawn. If the release secret is elsewhere, say where. If it is gone, a run that"
-    " was charged under it can never be finished: abandon it with `labeldp ledger abandon RUN`."
+    " was charged under it can never be finished: abandon it with `labeldp ledger repair --abandon"
+    " RUN`."
 )
 
 
@@ -624,7 +625,7 @@ def _random(secret: Secret, source: str) -> Secret:
     if len(set(secret)) < _FEWEST_VALUES:
         raise LedgerError(
             f"Expected random bytes from {source}, got almost always the same one. Make a key with"
-            " `labeldp key create PATH`."
+            " `labeldp key PATH`."
         )
     return secret
 

@@ -13,6 +13,8 @@ label lowers one count by 1 and raises another by 1, so the counts' sensitivity 
 part costs 2 / sigma, not the 1 / sigma of Theorem 1. The parts add.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -113,20 +115,22 @@ class ClusterRRPrior(ClusterPrior):
         self,
         X: Any,
         *,
-        epsilon: float,
+        n_rows: int,
+        n_counted: int,
         n_classes: int,
-        law: str | Law,
+        epsilon: float,
         max_rows_per_unit: int,
-        **more: int,
+        law: str | Law,
     ) -> GroupPlan:
         """Cluster the rows of X and divide the budget; nothing is charged."""
         plan = super().plan_groups(
             X,
-            epsilon=epsilon,
+            n_rows=n_rows,
+            n_counted=n_counted,
             n_classes=n_classes,
-            law=law,
+            epsilon=epsilon,
             max_rows_per_unit=max_rows_per_unit,
-            **more,
+            law=law,
         )
         if law != ClusterRR.name or self.epsilon is not None or self.delta or max_rows_per_unit > 1:
             return plan
@@ -146,7 +150,7 @@ class ClusterRRPrior(ClusterPrior):
 
 
 def smoothed(
-    frequencies: "ArrayLike", floor: float | Fraction
+    frequencies: ArrayLike, floor: float | Fraction
 ) -> NDArray[np.object_] | NDArray[np.float64]:
     """Convert noisy label frequencies to distributions with no class below the floor, clipped and
     renormalised as in Algorithm 1.

@@ -16,6 +16,8 @@ is here are the paper's choices, to compare with. Each is the paper's, or is nam
 leaves open.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

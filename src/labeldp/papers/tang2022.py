@@ -4,7 +4,7 @@ Differentially Private Labels" (PoPETs 2022).
 
 Algorithms 1, 2   NoiseCluster: `NoiseCluster`, on clusters of `simclr` or `byol` features by `scan`
 Algorithm 3       `RandRes`
-Algorithms 4, 5   PATE-FM: `pate_fm` makes its `PATEClassifier`, of `FixMatchTeacher`s
+Algorithms 4, 5   PATE-FM: `PATEClassifier(teacher=FixMatchTeacher(net))`
 Algorithm 6       LDP-AlgName: `ldp_normal`, `ldp_ssl` (FixMatch), `aug_descent`
 Algorithm 7       `denoise_ssl`, which keeps labels that agree with their cluster's vote
 
@@ -13,16 +13,18 @@ law; on noisy labels of PATE-FM the recipe among them trains by `labeldp.deep.tr
 `RandRes` and `NoiseCluster` need torch, which is imported at their first use.
 """
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, needs_torch
+from labeldp.errors import needs_torch
 from labeldp.laws import RandomizedResponse
 from labeldp.learn import NoiseCluster
 from labeldp.papers._pate import PATEClassifier
 
 if TYPE_CHECKING:
+    from labeldp.deep import Recipe
     from labeldp.deep import denoise as denoise_ssl
     from labeldp.papers._embed import Embedder
     from labeldp.papers._ssl import (
@@ -54,7 +56,6 @@ __all__ = [
     "denoise_ssl",
     "ldp_normal",
     "ldp_ssl",
-    "pate_fm",
     "scan",
     "simclr",
     "without_head",
@@ -83,35 +84,35 @@ def __getattr__(name: str) -> object:
     return getattr(module, "denoise" if name == "denoise_ssl" else name)
 
 
-def ldp_normal(*, epsilon: float, **changes: Any) -> dict[str, Any]:
+def ldp_normal(*, epsilon: float, recipe: "Recipe | None" = None) -> dict[str, Any]:
     """Make LDP-Normal, which trains on noisy labels as if they were true, as parameters of a
     `TorchClassifier`.
 
     Parameters
     ----------
     epsilon : float > 0
-    **changes
-        Fields of the Recipe to set otherwise than its defaults; the paper's training is LP-1ST's,
-        with mixup.
+    recipe : Recipe, optional
+        The training besides its loss; the paper's is LP-1ST's, with mixup. None: the default one.
 
     Returns
     -------
     dict
         epsilon, law, recipe, and validation_fraction=0.
     """
-    from labeldp.deep import cross_entropy
+    with needs_torch():
+        from labeldp.deep import Recipe, cross_entropy
 
-    return _algorithm(epsilon, {"loss": cross_entropy}, changes)
+    return _with_rand_res(epsilon, replace(recipe or Recipe(), loss=cross_entropy))
 
 
-def ldp_ssl(*, epsilon: float, **changes: Any) -> dict[str, Any]:
+def ldp_ssl(*, epsilon: float, recipe: "Recipe | None" = None) -> dict[str, Any]:
     """Make LDP-SSL, FixMatch on the noisy labels, as parameters of a `TorchClassifier`.
 
     Parameters
     ----------
     epsilon : float > 0
-    **changes
-        As in `ldp_normal`.
+    recipe : Recipe, optional
+        The training. One without `consistency` gets that of FixMatch, after a warm-up.
 
     Returns
     -------
@@ -122,21 +123,17 @@ def ldp_ssl(*, epsilon: float, **changes: Any) -> dict[str, Any]:
     -----
     Simplified: noisy labels teach by their likelihood, where the paper takes cross-entropy.
     """
-    from labeldp.deep import Consistency
-
-    return _algorithm(
-        epsilon, {"consistency": Consistency.fixmatch(warm_up=_warm_up(changes))}, changes
-    )
+    return _with_rand_res(epsilon, _consistent("fixmatch", recipe))
 
 
-def aug_descent(*, epsilon: float, **changes: Any) -> dict[str, Any]:
+def aug_descent(*, epsilon: float, recipe: "Recipe | None" = None) -> dict[str, Any]:
     """Make LDP-AugDescent, DivideMix with strong views, as parameters of a `TorchClassifier`.
 
     Parameters
     ----------
     epsilon : float > 0
-    **changes
-        As in `ldp_normal`.
+    recipe : Recipe, optional
+        The training. One without `consistency` gets that of DivideMix, after a warm-up.
 
     Returns
     -------
@@ -148,53 +145,25 @@ def aug_descent(*, epsilon: float, **changes: Any) -> dict[str, Any]:
     Simplified: one net and its average stand for the paper's two nets, and noisy labels teach by
     their likelihood.
     """
-    from labeldp.deep import Consistency
-
-    return _algorithm(
-        epsilon, {"consistency": Consistency.dividemix(warm_up=_warm_up(changes))}, changes
-    )
+    return _with_rand_res(epsilon, _consistent("dividemix", recipe))
 
 
-def pate_fm(
-    net: Any, recipe: Any = None, *, shape: tuple[int, ...] | None = None, **settings: Any
-) -> PATEClassifier:
-    """Make PATE-FM: teachers that learn by FixMatch from all inputs and the labels of their own
-    shard.
-
-    Parameters
-    ----------
-    net : function () -> nn.Module
-        A new net for each teacher.
-    recipe : Recipe, optional
-        The teachers' training.
-    shape : tuple of int, optional
-        Shape of one input, if rows are flat.
-    **settings
-        Parameters of `PATEClassifier`, such as its student, epsilon, delta and n_teachers.
-
-    Returns
-    -------
-    PATEClassifier
-    """
-    if "teacher" in settings:
-        raise InvalidInput(
-            "Expected settings without a teacher, which is a FixMatchTeacher of this net. Use"
-            " PATEClassifier."
-        )
+def _consistent(method: str, recipe: "Recipe | None") -> "Recipe":
     with needs_torch():
-        from labeldp.papers._teacher import FixMatchTeacher
-    given = {} if recipe is None else {"recipe": recipe}
-    return PATEClassifier(teacher=FixMatchTeacher(net, shape=shape, **given), **settings)
+        from labeldp.deep import Consistency, Recipe
+
+    recipe = recipe or Recipe()
+    if recipe.consistency is not None:
+        return recipe
+    # Before the net has seen some labels, its own beliefs teach nothing.
+    made: Consistency = getattr(Consistency, method)(warm_up=min(_WARM_UP, recipe.epochs - 1))
+    return replace(recipe, consistency=made)
 
 
-def _algorithm(epsilon: float, own: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    from labeldp.deep import Recipe
-
-    _validate.changes_of(Recipe, changes)
-    recipe = Recipe(**(own | changes))
-    return {"epsilon": epsilon, "law": RandRes.name, "recipe": recipe, "validation_fraction": 0.0}
-
-
-def _warm_up(changes: dict[str, Any]) -> int:
-    """Return the epochs before the net's own beliefs teach: fewer in a training of fewer."""
-    return min(_WARM_UP, max(0, int(changes.get("epochs", _WARM_UP + 1)) - 1))
+def _with_rand_res(epsilon: float, recipe: "Recipe") -> dict[str, Any]:
+    return {
+        "epsilon": epsilon,
+        "law": RandRes.name,
+        "recipe": recipe,
+        "validation_fraction": 0.0,
+    }

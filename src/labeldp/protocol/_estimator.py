@@ -14,6 +14,8 @@ made, before the charge. The functions after the classes choose training and hel
 refuse raw labels that another estimator passes on.
 """
 
+from __future__ import annotations
+
 import contextlib
 import inspect
 import random
@@ -119,8 +121,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
     dataset: str | None
     column: str | None
     max_rows_per_unit: int
-    ledger: "Ledger | None"
-    noise: "SeededNoise | None"
+    ledger: Ledger | None
+    noise: SeededNoise | None
 
     receipts_: tuple[Receipt, ...]
     _learned: NoisyLabels | None
@@ -344,7 +346,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     # Measuring
     # ----------------------------------------------------------------------------------------------
 
-    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+    def _describe(self, noisy: NoisyLabels, found: HeldOutRows | None) -> None:
         """Set what was learned about the labels: their classes, and estimates from held-out noisy
         rows, None without such rows."""
         self._set_classes(noisy.classes)
@@ -448,7 +450,7 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
             return found.value
         return float(np.average(equals(predicted, truth, self._grid), weights=weights))
 
-    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+    def _describe(self, noisy: NoisyLabels, found: HeldOutRows | None) -> None:
         super()._describe(noisy, found)
         judged = (
             None if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
@@ -587,7 +589,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         error = float(np.average((true - predicted) ** 2, weights=weights))
         return 1.0 - error / spread if spread > 0 else float(error == 0)
 
-    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+    def _describe(self, noisy: NoisyLabels, found: HeldOutRows | None) -> None:
         self.grid_: Floats = metrics.numbers_of(noisy)
         # a sum of frequencies that is 1 up to rounding may leave the range
         means = (

@@ -531,11 +531,9 @@ def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
     shares."""
     shares = np.ones(n_stages) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (n_stages,) or not np.all((shares > 0) & (shares < np.inf)):
-        text = "Expected {} of one positive number for each of {}, got {}. Make the two agree."
-        listed = ",".join(f"{size:g}" for size in shares.reshape(-1))
         raise InvalidInput(
-            text.format("stage_sizes", f"n_stages={n_stages}", repr(sizes)),
-            cli=text.format("--stage-sizes", f"--stages {n_stages}", listed),
+            f"Expected stage_sizes of one positive number for each of n_stages={n_stages}, got"
+            f" {sizes!r}. Make the two agree."
         )
     return shares
 

@@ -214,9 +214,9 @@ def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> 
     nor metadata, or those of others."""
     return of_others(source, label, None, ledger) or InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of"
-        " labeldp. Name its manifest (manifest=, --manifest), or, for some of its rows, the"
-        " released table (released=, --released). Labels that another mechanism drew are declared"
-        " by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+        " labeldp. Name its manifest (manifest=), or, for some of its rows, the"
+        " released table (released=). Labels that another mechanism drew are declared"
+        " by its law, in Python (law= and classes=)."
     )
 
 
@@ -282,7 +282,7 @@ def proven(
         raise InvalidInput(
             "Expected the manifest of a released table, got none:"
             f" {manifest_place(source.path).name}. Put it beside {source.path.name} again, or name"
-            " it (manifest=, --manifest)."
+            " it (manifest=)."
         )
     if label is not None and not is_of(facts, label):
         other = None if manifest is None else of_others(source, label, manifest, ledger)
@@ -352,7 +352,7 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     if not names:
         raise InvalidInput(
             "Expected a release with ids to find its rows by, got one without. Release with an id"
-            " column (id=, --id)."
+            " column (id=)."
         )
     check_columns(source, names)
     words = np.concatenate(
@@ -455,16 +455,12 @@ def check_unchanged(
         private -= _noisy_columns(source, private, ledger, runs)
     if private:
         found = _validate.quoted(name for name in names if name in private)
-        text = (
+        raise InvalidInput(
             f"Expected public columns beside the label, got {found}, which the ledger has charged"
             f" as private in data set {dataset!r}. Their raw values would be published, or a model"
-            " would learn from them. Release all private columns together ({}), or start from"
-            " the earlier release's output, which holds noisy labels and needs ids, or leave {}"
-            " out: take it out of the table, or of the features ({})."
-        )
-        raise InvalidInput(
-            text.format("labeldp.LabelColumns", found, "exclude="),
-            cli=text.format("labeldp release --label A,B", found, "--exclude"),
+            " would learn from them. Release all private columns together (as several labels), or"
+            " start from the earlier release's output, which holds noisy labels and needs ids, or"
+            f" leave {found} out: take it out of the table, or of the features (exclude=)."
         )
     if source is not None:
         check_claims(source, names, ledger)
@@ -557,7 +553,7 @@ def warn_of_names(
             LabelDPWarning(
                 f"The rows were released before in data set {known}, and are charged now in data"
                 f" set {dataset!r}: the ledger does not add up what they cost. Name the same data"
-                " set (dataset=, --dataset)."
+                " set (dataset=)."
             )
         )
     raw = set(names) - noisy_names(found)
@@ -576,8 +572,8 @@ def warn_of_names(
             RawLabelsWarning(
                 f"Columns that are taken as they are, in data set {dataset!r}, have the names of"
                 f" private columns of other data sets in the ledger: {listed}. If the rows are the"
-                " same, name that data set (dataset=, --dataset), in which they are refused. Or"
-                " take them out of the table, or of the features (exclude=, --exclude)."
+                " same, name that data set (dataset=), in which they are refused. Or"
+                " take them out of the table, or of the features (exclude=)."
             )
         )
 
@@ -780,7 +776,7 @@ def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
     return InvalidInput(
         f"Expected what run {run_id} has drawn, got something else in {source.path.name}: labels,"
         f" evidence, ids {ids} rows differ.{f' ({why})' if why else ''} Restore the released table;"
-        " for some of its rows, name it (released=, --released). Raw labels belong under another"
+        " for some of its rows, name it (released=). Raw labels belong under another"
         " name, without this manifest or metadata."
     )
 
@@ -793,8 +789,8 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
     looked_up = ledger.looked_up(receipt)
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
     # The ledger decides, because whoever has the table can rewrite its manifest. First by content,
-    # which holds for any copy; then, for ledgers of older versions or facts without digests, by the
-    # bytes of whole files.
+    # which holds for any copy; then, for adopted runs and single files of a folder, by the bytes of
+    # whole files.
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
     # The SHA-256 of a file covers its own metadata, but not a manifest beside it.

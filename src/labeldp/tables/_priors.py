@@ -11,12 +11,16 @@ quantised (`labeldp.laws._exact`) and written to files of ids and weights, which
 run read until the release is published. The files hold no labels.
 """
 
+import hashlib
+import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +35,14 @@ from labeldp._hash import SetDigest, digest, public_hash
 from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import Divide, TableDraw, TablePin, changed_input
-from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
+from labeldp.laws import Grid
+from labeldp.laws._columns import as_classes
 from labeldp.laws._exact import quantise
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import ANSWERS
 from labeldp.ledger._run_store import RunStore
+from labeldp.protocol._written import is_time, text_of, ticks_of
 from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._parquet import FORMATS, ParquetSink, ParquetSource
@@ -44,6 +51,7 @@ from labeldp.tables.formats._table import (
     Columns,
     PartsSink,
     as_binary,
+    is_text,
     plain,
     row_ids,
     row_number,
@@ -444,6 +452,373 @@ def _numbers(column: pa.Array, name: str, where: str) -> Floats:
             " rows."
         )
     return values
+
+
+# A model
+# --------------------------------------------------------------------------------------------------
+
+MODEL = "model.skops"
+"""The model of one label column in a folder of `labeldp train`."""
+SKOPS, EXPORTED = "skops", "torch program"
+Predict = Callable[[pa.RecordBatch], Floats]
+_KNOWN = frozenset(
+    {
+        # types that `labeldp train` writes and skops does not trust by itself
+        "collections.OrderedDict",
+        "functools.partial",
+        "labeldp.app._columns.Features",
+        "labeldp.app.train.TableModel",
+        "labeldp.learn._boosting.HistogramScores",
+        "labeldp.learn._boosting.LikelihoodBoosting",
+        "labeldp.learn._corrections.Model",
+        "labeldp.learn._location.Family",
+        "labeldp.learn._location.LocationBoosting",
+        "labeldp.learn._location.LocationModel",
+        "labeldp.learn._softmax.SoftmaxRegression",
+        "lightgbm.basic.Booster",
+        "lightgbm.sklearn.LGBMClassifier",
+        "lightgbm.sklearn.LGBMRegressor",
+        "numpy.dtype",
+        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "sklearn.utils.validation.check_array",
+    }
+)
+
+
+def read_model(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
+    """Read a model in the format of skops; `name` is the file's, for messages.
+
+    A model is code, like any pickle: read those of people you trust. skops lists the types in a
+    file before it builds anything, and only types that it, labeldp or `trust` knows are built.
+
+    Raises
+    ------
+    InvalidInput
+        It is no such file, or needs types that are not trusted; the message lists these.
+    """
+    from skops import io as skops
+
+    try:
+        unknown = sorted(set(skops.get_untrusted_types(data=raw)) - _KNOWN - set(trust))
+        if not unknown:
+            return skops.loads(raw, trusted=sorted({*_KNOWN, *trust}))
+    except MissingExtra:
+        raise
+    except Exception:
+        raise InvalidInput(
+            f"Expected a model in the format of skops, got something else in {name}."
+        ) from None
+    raise InvalidInput(
+        f"Expected a model of known types in {name}, got also {', '.join(unknown)}. If you trust"
+        " who made the file, name each of them (trust=)."
+    )
+
+
+def answered(predict: Callable[[], Any], shape: tuple[int, int]) -> Floats:
+    """Call a model that a file has made and check the shape of its answer; whatever it raises
+    becomes an InvalidInput."""
+    try:
+        found = np.asarray(predict(), np.float64)
+    except LabelDPError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected a model that can predict these rows, got {type(error).__name__} from it. Its"
+            " file is damaged, or the rows are of another kind than it was trained on."
+        ) from None
+    if found.shape != shape:
+        raise InvalidInput(
+            f"Expected a model that gives {shape[1]} numbers a row, got an answer of shape"
+            f" {found.shape}."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class PriorModel:
+    """A trained model whose predicted probabilities are the prior of each row.
+
+    It predicts once per charge. The predictions are stored until the release is published, and a
+    release that resumes after a crash uses them again. The model must not have been trained on
+    these labels, except on noisy ones from a release.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder of `labeldp train`, or its file of one of several label columns (column-2.skops); a
+        scikit-learn classifier in the format of skops (.skops); or a program of `torch.export.save`
+        (.pt2), with a first dimension of any size. All of them are code, like a pickle: use those
+        of people you trust.
+    features : sequence of str, optional
+        Numeric columns, in the order in which the model takes them. Default: the names that the
+        model records.
+    probabilities : bool, default=False
+        Whether a torch program returns probabilities; otherwise it returns logits.
+    trust : sequence of str, default=()
+        Types in a skops file that the user trusts, beyond those that skops or labeldp knows.
+
+    See Also
+    --------
+    labeldp.PriorTable : a prior that is looked up by a key.
+    labeldp.ReleaseSpec : takes a prior.
+    """
+
+    path: str | Path
+    features: Sequence[str] | None = None
+    probabilities: bool = False
+    trust: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "path", str(self.path))
+        put(self, "trust", tuple(self.trust))
+        if self.features is None:
+            return
+        names = (self.features,) if isinstance(self.features, str) else tuple(self.features)
+        if (
+            not names
+            or not all(isinstance(name, str) and name for name in names)
+            or len(set(names)) < len(names)
+        ):
+            raise InvalidInput(
+                f"Expected different columns' names as features, got {list(names)!r}."
+            )
+        put(self, "features", names)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The feature columns, if they are given."""
+        return tuple(self.features or ())
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as JSON-ready data."""
+        return {"model": self.path} | {
+            "features": None if self.features is None else list(self.features),
+            "probabilities": self.probabilities,
+            "trust": list(self.trust),
+        }
+
+    def open(self, classes: Sequence[object]) -> "OpenModel":
+        """Read the file, and load the model once to see that it fits."""
+        path = Path(self.path)
+        file = path / MODEL if path.is_dir() else path
+        kinds = {".skops": SKOPS, ".pt2": EXPORTED}
+        if file.suffix.lower() not in kinds:
+            raise InvalidInput(
+                f"Expected a model's folder, or a .skops or .pt2 file, got {path.name}. Export a"
+                " torch module to .pt2."
+            )
+        try:
+            raw = file.read_bytes()
+        except OSError as error:
+            one = (
+                " A folder of several label columns has a file for each: name it."
+                if path.is_dir()
+                else " Check the path."
+            )
+            raise ReleaseError(
+                f"Expected a model's file, got {file} ({error.strerror}).{one}"
+            ) from None
+        kind = kinds[file.suffix.lower()]
+        given = OpenModel(
+            kind, file.name, raw, (), as_classes(classes), self.probabilities, tuple(self.trust)
+        )
+        columns = given.own_columns()
+        if (
+            self.features is not None
+            and given.reads_tables
+            and list(self.features) != list(columns)
+        ):
+            raise InvalidInput(
+                f"Expected a model that names its own features, got features={list(self.features)}."
+                " Leave them out."
+            )
+        if not (self.features or columns):
+            raise InvalidInput(
+                f"Expected the columns that {path.name} takes, got none. Name them in its order:"
+                f" features=[...], or --prior model:{self.path},feature=A,feature=B."
+            )
+        made = replace(given, columns=tuple(self.features or columns))
+        made.predictor()
+        return made
+
+
+@dataclass(frozen=True, repr=False)
+class OpenModel:
+    """A `PriorModel` in memory, as the bytes of its file, so that workers of a cluster need no
+    access to it."""
+
+    kind: str
+    name: str
+    raw: bytes
+    columns: tuple[str, ...]
+    classes: tuple[object, ...]
+    probabilities: bool
+    trust: tuple[str, ...]
+
+    exact: ClassVar[bool] = False
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """The kind of model, with the SHA-256 of its file."""
+        torch = {"probabilities": self.probabilities} if self.kind == EXPORTED else {}
+        digest = hashlib.sha256(self.raw).hexdigest()
+        return {
+            "model": self.kind,
+            "features": list(self.columns),
+            "sha256": {self.name: digest},
+        } | torch
+
+    def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
+        """Predict the probabilities of each row's classes."""
+        return self.predictor()(rows)
+
+    def predictor(self) -> Predict:
+        """Return the loaded model; a process loads it once."""
+        name = repr((sorted(self.facts.items()), self.classes))
+        if name not in _LOADED:
+            made = _exported(self) if self.kind == EXPORTED else self._of_skops()
+            _LOADED.clear()  # one model per process: a release has one prior
+            _LOADED[name] = made
+        return _LOADED[name]
+
+    def own_columns(self) -> tuple[str, ...]:
+        """Return the columns that the model's file records; empty if it records none."""
+        if self.kind == EXPORTED:
+            return ()
+        names = (
+            self._model.reads
+            if self.reads_tables
+            else getattr(self._model, "feature_names_in_", ())
+        )
+        return tuple(map(str, names))
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether the model reads the columns of a table itself: one of `labeldp train`."""
+        return self.kind == SKOPS and hasattr(self._model, "reads")
+
+    @cached_property
+    def _model(self) -> Any:
+        return read_model(self.raw, self.name, self.trust)
+
+    def __getstate__(self) -> dict[str, object]:
+        # workers read it from the bytes
+        return {name: value for name, value in vars(self).items() if name != "_model"}
+
+    def _of_skops(self) -> Predict:
+        model, tables = self._model, self.reads_tables
+        known = model.classes if tables else getattr(model, "classes_", None)
+        if not hasattr(model, "predict_proba") or known is None:
+            raise InvalidInput(
+                f"Expected a fitted classifier with predict_proba, got {type(model).__name__}."
+            )
+        order = _order(list(known), self.classes, values_only=tables)
+        columns = self.columns
+
+        def predict(rows: pa.RecordBatch) -> Floats:
+            X = rows if tables else _matrix(rows, columns)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", message=".*does not have valid feature names", category=UserWarning
+                )
+                return answered(lambda: model.predict_proba(X), (len(rows), len(order)))[:, order]
+
+        return predict
+
+
+_LOADED: dict[str, Predict] = {}
+
+
+def _exported(model: OpenModel) -> Predict:
+    """Load a program of `torch.export.save`; its answers are checked, since a user's module may
+    return anything."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra(
+            f"Expected torch for the model {model.name}, which is not installed. pip install torch."
+        ) from None
+    try:
+        module = torch.export.load(io.BytesIO(model.raw)).module()
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected a program of torch.export.save in {model.name}, got something else"
+            f" ({type(error).__name__}). Export it again with this version of torch,"
+            f" {torch.__version__}."
+        ) from None
+    dtype = next(
+        (weight.dtype for weight in module.parameters() if weight.is_floating_point()),
+        torch.float32,
+    )
+
+    def predict(rows: pa.RecordBatch) -> Floats:
+        X = torch.from_numpy(_matrix(rows, model.columns).astype(np.float32)).to(dtype)
+        with torch.inference_mode():
+            try:
+                out = module(X).double()
+                return np.asarray(
+                    (out if model.probabilities else torch.softmax(out, dim=1)).numpy(), np.float64
+                )
+            except Exception as error:
+                raise InvalidInput(
+                    f"Expected the model {model.name} to take {X.shape[1]} features of any number"
+                    f" of rows and to give a matrix, got {type(error).__name__}. Check the"
+                    " features; export it with a dynamic first dimension."
+                ) from None
+
+    return predict
+
+
+def _matrix(batch: pa.RecordBatch, names: Sequence[str]) -> Floats:
+    """Read columns of numbers: (n, d) float64, NaN where a value is missing."""
+    columns = []
+    for name in names:
+        try:
+            columns.append(as_numbers(batch.column(name)).to_numpy(zero_copy_only=False))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InvalidInput(
+                f"Expected numbers in column {name!r}, got something else. The model takes numbers"
+                " there."
+            ) from None
+    return np.column_stack(columns)
+
+
+def as_numbers(column: pa.Array) -> pa.Array:
+    """Convert a column of numbers, booleans, times, or text of numbers to float64, null if missing;
+    else an error of Arrow."""
+    column = plain(column)
+    if is_text(column.type):
+        return text_of(column).cast(pa.float64())
+    if is_time(column.type):
+        return ticks_of(column)
+    column = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
+    return column.cast(pa.float64(), safe=False)
+
+
+def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
+    """Return the position of each declared class among the model's classes; a model of codes 0 to K
+    - 1 has the declared order."""
+    if isinstance(classes, Grid) and list(known) != list(classes):
+        raise InvalidInput(
+            f"Expected a model of the declared {classes!r}, got one of other numbers. Declare those"
+            " that it was trained on (classes=labeldp.Grid(low, high, points))."
+        )
+    if len(known) != len(classes):
+        raise InvalidInput(
+            f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}."
+            " Train it on all of them."
+        )
+    order = ordered_by_value(known, classes)
+    if order is not None:
+        return order
+    codes = [as_text(value) for value in known] == [str(code) for code in range(len(classes))]
+    if values_only or not codes:
+        raise InvalidInput(
+            "Expected a model of the declared classes, got one of other values. Declare the classes"
+            " that it was trained on."
+        )
+    return list(range(len(classes)))
 
 
 # A model that is asked once

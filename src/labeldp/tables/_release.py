@@ -100,10 +100,7 @@ _PASSED_ON = (
 """The facts of an earlier release by which its column is read and proven; besides them the digest
 of what it drew."""
 
-_PLAN_ANEW = (
-    "make a new plan (labeldp.app.stage.plan), which is charged",
-    "make a new plan with labeldp stage plan, which is charged",
-)
+_PLAN_ANEW = "make a new plan with labeldp stage plan, which is charged"
 
 
 class Passes(Protocol):
@@ -567,9 +564,9 @@ class Publication:
         if facts.get("order", _ORDERS[spec.order]) != _ORDERS[spec.order]:
             asked, written = sorted(_ORDERS, key=lambda name: name != spec.order)
             raise ReleaseError(
-                f"Expected order={written!r} (--order {written}), in which this release has written"
+                f"Expected order={written!r}, in which this release has written"
                 f" its rows, got {asked!r}. It was settled and is never written anew. Ask for it in"
-                " its order, or for a new draw with redraw (--redraw), which is charged."
+                " its order, or for a new draw with redraw=True, which is charged."
             )
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
         # Only a table with the digest that the run settled with is returned as the release.
@@ -587,7 +584,7 @@ class Publication:
             raise ReleaseError(
                 f"Expected the table that this release wrote to {places[-1]}, but it is gone or was"
                 " changed. It was settled and is never computed again. Restore it, or ask for a"
-                " new draw with redraw (--redraw), which is charged."
+                " new draw with redraw=True, which is charged."
             )
         if names := differing(open_table(found), facts):
             raise InvalidInput(
@@ -595,7 +592,7 @@ class Publication:
                 f" rows, got others: {_validate.told([repr(name) for name in names], ', ')}"
                 f" changed, came or went since. Its table {found} stays as it is; nothing was"
                 " charged. Join today's columns to its noisy labels by id, which is free, or ask"
-                " for a new draw with redraw (--redraw), which is charged."
+                " for a new draw with redraw=True, which is charged."
             )
         staging = self.files_of(record.run_id)
         if found != self.place:
@@ -1134,7 +1131,7 @@ def check_raw(
         raise InvalidInput(
             f"Expected a table with raw labels, got {table.path.name}, which run {found} released"
             f" and whose manifest is gone. To train on it, put {manifest_place(table.path).name}"
-            " beside it again, or name it (manifest=, --manifest); while it lies where it was"
+            " beside it again, or name it (manifest=); while it lies where it was"
             " written, the same labeldp release command writes its manifest again, free of charge."
             " Elsewhere name its original."
         )

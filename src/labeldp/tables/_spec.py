@@ -59,10 +59,9 @@ class ReleaseSpec:
         epsilon divided by this, rounded down. 1 by default.
     prior : sequence of str, PriorTable, PriorModel, HistogramPrior or None
         K numeric columns, in the order of `classes`, with public weights that were never computed
-        from these labels; or a public table (`labeldp.tables._priors.PriorTable`), or a model
-        (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of epsilon pays
-        for a noisy histogram of this column, which the manifest holds, too. None (default): no
-        prior.
+        from these labels; or a public table (`labeldp.PriorTable`), or a model
+        (`labeldp.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of epsilon pays for a
+        noisy histogram of this column, which the manifest holds, too. None (default): no prior.
     dataset : str or None
         Name in the ledger. None (default): the data set of the releases that wrote the input, else
         the file's name without its ending. Rows that were released under another name must be
@@ -182,11 +181,7 @@ class ReleaseSpec:
             if not isinstance(self.classes, Grid):
                 raise InvalidInput(
                     f"Expected a range for law {self.law_name!r}, which releases numbers, got a"
-                    " list of classes. Pass classes=labeldp.Grid(low, high, points).",
-                    cli=(
-                        f"Expected --range LOW:HIGH with --law {self.law_name}, which releases"
-                        " numbers, got --classes."
-                    ),
+                    " list of classes. Pass classes=labeldp.Grid(low, high, points)."
                 )
             law_of(self, len(self.classes)).released(self.classes)
         if self.histogram is not None:
@@ -370,7 +365,7 @@ def declared_or_infer(
     """Check declared classes and return them as plain values, with None if labels may be null;
     "infer" is returned unless `strict`."""
     if classes is None:
-        raise undeclared(numbers=True)
+        raise undeclared()
     if isinstance(classes, LabelColumns):
         for values in classes.lists:
             declare(values, null=True)
@@ -378,12 +373,9 @@ def declared_or_infer(
     if not infers(classes):
         return declare(classes, null=True)
     if strict:
-        text = (
-            "Expected declared classes of what is strict, which reads none off private labels. {}"
-        )
         raise InvalidInput(
-            text.format("Pass classes=['no', 'yes']."),
-            cli=text.format("Add --classes A,B, or leave out --strict."),
+            "Expected declared classes of what is strict, which reads none off private labels. Pass"
+            " classes=['no', 'yes']."
         )
     return classes
 
@@ -617,7 +609,7 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: boo
         raise InvalidInput(
             f"Expected the ledger that the plan was made for, {said['location']!r}, got"
             f" {given['location']!r}. A plan does not choose the ledger: if it is the right one,"
-            " give it yourself (ledger=, --ledger)."
+            " give it yourself (ledger=)."
         )
     if not draws:
         return
@@ -634,8 +626,8 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: boo
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(
             f"Expected the budget that the plan was made for, {said['budget']!r}, got"
-            f" {given['budget']!r}. A plan does not set it: give it yourself (Ledger(budget=),"
-            f" --budget), or set it with {plan.ledger.command('set-budget')}."
+            f" {given['budget']!r}. A plan does not set it: give it yourself (Ledger(budget=)), or"
+            f" set it with {plan.ledger.command('set-budget')}."
         )
 
 

@@ -573,13 +573,12 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
     if not spec.ids:
         raise InvalidInput(
             f"Expected a column that names each row, got none. {engine} tries again and moves rows"
-            " about, so only an id says which row is which: id='COLUMN' (--id COLUMN)."
+            " about, so only an id says which row is which: id='COLUMN'."
         )
     if spec.infers_classes:
-        text = f"Expected declared classes with {engine}, which reads none off the private labels. "
         raise InvalidInput(
-            text + "Pass classes=['no', 'yes'] with yours.",
-            cli=text + "Declare yours: --classes no,yes.",
+            f"Expected declared classes with {engine}, which reads none off the private labels."
+            " Pass classes=['no', 'yes'] with yours."
         )
     if spec.histogram is not None:
         raise InvalidInput(
@@ -588,8 +587,7 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
         )
     if not spec.dataset:
         raise InvalidInput(
-            "Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset"
-            " NAME)."
+            "Expected a data set's name, under which the budget is kept: dataset='NAME'."
         )
     return spec.dataset
 

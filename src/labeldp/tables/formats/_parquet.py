@@ -811,7 +811,7 @@ def check_layout(
         raise InvalidInput(
             "Expected a path that says nothing about the labels, got one with a folder or file"
             " named like a class. Move the file, or state that order and layout are public with"
-            " order='keep' (--order keep)."
+            " order='keep'."
         )
 
 

@@ -28,7 +28,6 @@ from labeldp.custody._encode import (
     NO_NUMBER,
     UNDECLARED,
     bad_label,
-    near_misses,
     one_of,
     read_off,
 )
@@ -339,8 +338,7 @@ class LabelCodec:
     def encode(self, labels: pa.Array) -> NDArray[np.int32]:
         """Encode labels as class codes: (n,) int32.
 
-        InvalidInput for an undeclared label may say how it differs from a class, never its row or
-        its value.
+        InvalidInput for an undeclared label says neither its row nor its value.
         """
         if pa.types.is_dictionary(labels.type):
             # Each entry of the dictionary is looked up once. Entries that no row has may be
@@ -383,21 +381,16 @@ class LabelCodec:
         )
 
     def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
-        values: list[object] = [b""]  # used for the hint, and never shown
+        values: list[object] = [b""]  # never shown
         with contextlib.suppress(UnicodeDecodeError):  # which holds the label
             values = labels.filter(found.is_null()).unique().to_pylist()
         if None in values or "" in values:
-            fix = "Declare the null class{}, or drop such rows if it is public which these are."
-            python = fix.format(", None after the others in classes=")
-            cli = fix.format(
-                " (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma"
-                " at the end)"
+            fix = (
+                "Declare the null class, classes=[..., None], or drop such rows if it is public"
+                " which these are."
             )
-            raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
-        hint = near_misses(values, self.classes)
-        raise bad_label(
-            UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch
-        )
+            raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=fix)
+        raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, kind=ClassMismatch)
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
         """Convert codes to a column of the label's type. The dictionary of a dictionary type has
