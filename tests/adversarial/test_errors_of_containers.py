@@ -13,7 +13,8 @@ import pytest
 import labeldp as ldp
 from labeldp.aggregates import Histogram
 from labeldp.custody import _aggregation
-from labeldp.learn import NoiseCluster, PATEClassifier
+from labeldp.learn import NoiseCluster
+from labeldp.papers.malek2021 import PATEClassifier
 
 SENTINEL = "SENTINEL-4711"
 X = np.arange(8.0).reshape(4, 2)
