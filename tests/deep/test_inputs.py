@@ -207,6 +207,27 @@ def test_items_that_name_themselves_are_checked_by_their_names(loaded):
         as_inputs(torch.zeros(3, 2), id_of=len)
 
 
+class Backwards(Streamed):
+    """Reads each batch in the wrong order, as a faulty worker would."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset)
+        items = self._items
+        self._items = type(
+            "Wrong",
+            (),
+            {
+                "__len__": lambda _: len(items),
+                "__getitems__": lambda _, rows: items.__getitems__(rows[::-1]),
+            },
+        )()
+
+
+def test_batches_in_another_order_are_refused():
+    with pytest.raises(ldp.InvalidInput, match="order that was asked for"):
+        list(Backwards(Items()).batches(ROWS))
+
+
 def evidence(n=N):
     labels = np.random.default_rng(0).integers(K, size=n)
     return ldp.privatize(labels, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))

@@ -215,19 +215,7 @@ def test_frames_of_all_kinds_are_read(frame):
     assert np.array_equal(table.variance, [[4.0, 4.0], [9.0, 9.0]])
 
 
-def test_long_frames_are_read():
-    frame = pd.DataFrame(
-        {
-            "city": ["Graz", "Graz", "Wien"],
-            "bought": ["no", "yes", "no"],
-            "n": [5.0, 2.0, 4.0],
-            "v": [1.0, 2.0, 3.0],
-        }
-    )
-    table = CountTable.from_frame(frame, ["city"], "n", label="bought", variance="v")
-    assert table.classes == ("no", "yes") and table.cells == (("Graz",), ("Wien",))
-    assert np.array_equal(table.counts, [[5.0, 2.0], [4.0, np.nan]], equal_nan=True)
-    assert np.array_equal(table.variance, [[1.0, 2.0], [3.0, 0.0]])
+def test_a_table_of_totals_is_read():
     totals = CountTable.from_frame(
         {"no": [7.0], "yes": [3.0]}, (), {"no": "no", "yes": "yes"}, variance=0.0
     )
@@ -242,7 +230,6 @@ def test_long_frames_are_read():
         ({"counts": "no"}, "mapping of class values"),
         ({"counts": {}}, "mapping of class values"),
         ({"counts": {"no": "no", "yes": "city"}}, "suppressed_below"),
-        ({"counts": {"no": "no"}, "label": "city"}, "name of one column"),
         ({"counts": {"no": "endless"}}, "infinite"),
         ({"counts": {"no": "nothing"}}, "at least one count"),
         ({"by": "same"}, "twice"),
@@ -362,46 +349,12 @@ def test_groupings_that_waste_epsilon_or_make_no_sense(by, named):
         Groupings(rows, by=by)
 
 
-def test_a_one_table_answer_is_a_table():
+def test_an_answer_about_other_groups_is_no_table_of_these():
     rows, _, y = people(900)
-    groups, names = pd.factorize(rows["city"])
+    groups = pd.factorize(rows["city"])[0]
     answer = ldp.aggregate(y, ldp.aggregates.Histogram(2, 50.0, 3), groups, noise=SEED)
-    table = CountTable.from_answer(answer, "city", [(name,) for name in names])
-    assert table.counts.sum() == 900
-    with pytest.raises(ldp.InvalidInput, match="cells="):
-        CountTable.from_answer(answer, "city")
-    with pytest.raises(ldp.InvalidInput, match="Histogram"):
-        CountTable.from_answer(
-            ldp.aggregate(y, ldp.aggregates.Vote(2, 1.0, 3), groups, noise=SEED), "city"
-        )
     with pytest.raises(ldp.InvalidInput, match="the query of these groupings"):
         Groupings(rows, ["city"]).tables(answer)
-    several = ldp.aggregate(
-        y,
-        Groupings(rows, ["city", "age"]).query(2, 50.0),
-        Groupings(rows, ["city", "age"]).groups,
-        noise=SEED,
-    )
-    with pytest.raises(ldp.InvalidInput, match=r"counts of one table.*Groupings\.tables"):
-        CountTable.from_answer(several, "city", [(name,) for name in names])
-
-
-def test_an_answer_that_counted_some_rows_of_each_unit_is_a_table_with_their_share():
-    rows, _, y = people(900)
-    groups, names = pd.factorize(rows["city"])
-    answer = ldp.aggregate(
-        y,
-        ldp.aggregates.Histogram(2, 50.0, 3),
-        groups,
-        unit=np.arange(900) // 3,
-        max_rows_per_unit=1,
-        noise=SEED,
-    )
-    cells = [(name,) for name in names]
-    with pytest.raises(ldp.InvalidInput, match="share="):
-        CountsClassifier().fit(rows, [CountTable.from_answer(answer, "city", cells)])
-    table = CountTable.from_answer(answer, "city", cells, share=answer.n_rows / np.bincount(groups))
-    assert CountsClassifier().fit(rows, [table]).predict(rows).shape == (900,)
 
 
 # The classifier
@@ -450,6 +403,18 @@ def test_dates_are_numbers_without_an_estimator(kind):
     assert model.predict(
         new.assign(day=new.day.astype(str)) if kind == "text" else new
     ).tolist() == ["no", "yes"]
+
+
+def test_features_may_be_an_array_beside_the_public_columns():
+    rows, p, y = people(2000)
+    X = OneHotEncoder(sparse_output=False).fit_transform(rows)
+    tables = [table_of(crossed(rows, y, [name]), [name]) for name in rows]
+    model = CountsClassifier(LogisticRegression()).fit(X, tables, rows=rows)
+    assert np.abs(model.predict_proba(X)[:, 1] - p).mean() < 0.04
+    with pytest.raises(ldp.InvalidInput, match="rows= with the public columns"):
+        CountsClassifier(LogisticRegression()).fit(X, tables)
+    with pytest.raises(ldp.InvalidInput, match="as many public rows as X"):
+        CountsClassifier(LogisticRegression()).fit(X[1:], tables, rows=rows)
 
 
 def test_a_released_table_beside_the_counts_adds_what_they_lack():
