@@ -394,24 +394,6 @@ def test_label_dp_classifier_takes_a_tensor(data, wrapped):
     assert (model.fit(tensor, y).predict(tensor) == expected).all()
 
 
-def test_images_pass_through_label_dp_classifier():
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=240)
-    images = (
-        0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))
-    ).astype(np.float32)
-    net = classifier(
-        functools.partial(SmallConvNet, in_channels=3),
-        recipe=Recipe(6, 32, 0.02, precision="float32", optimizer="sgd"),
-    )
-    model = ldp.LabelDPClassifier(
-        net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0
-    ).fit(images, y)
-    assert model.score(images, y) > 0.9
-    with pytest.raises(ValueError, match="dim"):
-        ldp.LabelDPClassifier(classes=range(3), noise=ldp.SeededNoise(0)).fit(images, y)
-
-
 @pytest.mark.parametrize(
     "settings",
     [{"correction": "em"}, {"correction": "none"}, {"options": LearnOptions(consensus_rounds=1)}],

@@ -207,6 +207,13 @@ def test_items_that_name_themselves_are_checked_by_their_names(loaded):
         as_inputs(torch.zeros(3, 2), id_of=len)
 
 
+def test_positions_are_the_names_where_no_others_are_given():
+    tensors = TensorDataset(torch.zeros(N, 2), torch.arange(N).flip(0))
+    assert len(as_inputs(tensors, id_of=lambda item: N - 1 - int(item[1]))) == N
+    with pytest.raises(ldp.InvalidInput, match="id 0 at position 0"):
+        list(as_inputs(tensors, id_of=lambda item: int(item[1])).batches([torch.arange(2)]))
+
+
 class Backwards(Streamed):
     """Reads each batch in the wrong order, as a faulty worker would."""
 
