@@ -18,7 +18,6 @@ from torch.utils.data import (
 
 import labeldp as ldp
 from labeldp.deep import (
-    Inputs,
     Recipe,
     Streamed,
     as_inputs,
@@ -27,6 +26,8 @@ from labeldp.deep import (
     train,
     with_evidence,
 )
+from labeldp.deep import _inputs as inputs
+from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 90, 3
@@ -115,6 +116,16 @@ def test_features_choose_x():
     torch.testing.assert_close(next(data.batches(ROWS)), X[ROWS[0]])
     with pytest.raises(ldp.InvalidInput, match="features="):
         Streamed(mappings)
+
+
+def test_what_does_not_fit_stays_where_it_is(monkeypatch):
+    """A device of which little is free: the loop sends batches one by one."""
+    monkeypatch.setattr(inputs, "_room", lambda device: 4 * X.numel())
+    elsewhere = as_inputs(X).on("meta")
+    assert elsewhere.tensor.device.type == "cpu"
+    torch.testing.assert_close(next(elsewhere.batches(ROWS)), X[ROWS[0]])
+    monkeypatch.setattr(inputs, "_room", lambda device: 8 * X.numel())
+    assert as_inputs(X).on("meta").tensor.device.type == "meta"
 
 
 class Stream(IterableDataset):
