@@ -12,11 +12,12 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy.stats import chi2_contingency
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, PriorQuestionsWarning
+from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
 from labeldp.papers.malek2021 import Alibi
@@ -154,6 +155,30 @@ def test_a_group_without_rows_widens_no_interval():
             assert found.groups == ("a", "b", "z") and found.n_rows[2] == 0
             np.testing.assert_array_equal(found.low[:2], wanted.low)
             np.testing.assert_array_equal(found.high[:2], wanted.high)
+
+
+def test_columns_of_every_library_are_taken_alike():
+    _, noisy = drawn(LAWS[0], 200)
+    by = np.where(np.arange(200) % 3 == 0, "x", "y")
+    wanted = ldp.stats.mean(noisy, by).value
+    for column in (
+        pd.Series(by),
+        pa.array(by),
+        pa.chunked_array([by[:50], by[50:]]),
+        by.tolist(),
+        by.astype(object),
+    ):
+        np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
+    for frame in (
+        pd.DataFrame({"a": by, "b": np.arange(200) % 2}),
+        pa.table({"a": by, "b": np.arange(200) % 2}),
+    ):
+        assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)] * 100
+    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == (
+        (days[0], 0),
+        (days[1], 0),
+    )
 
 
 @pytest.mark.parametrize("unit", ["s", "us", "ns"])
@@ -357,7 +382,6 @@ def test_bad_input_is_refused_clearly():
         ),
         (lambda: ldp.stats.effect(noisy, np.arange(400) % 3), "two arms, got 3"),
         (lambda: ldp.stats.difference(noisy, np.arange(400) % 3), r"two groups, got 3.*groups=\("),
-        (lambda: ldp.stats.effect(noisy, arm, control="b"), "one of the arms"),
         (lambda: ldp.stats.difference(noisy, arm, groups=[0, 7]), "none in 7"),
         (lambda: ldp.stats.mean(noisy, arm[:5]), "400 rows|as many as"),
         (lambda: ldp.stats.mean(noisy, of=9), "declared classes"),
@@ -386,6 +410,20 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
     _, noisy = drawn(LAWS[0], 400)
     found = ldp.stats.difference(noisy, np.arange(400) % 2, of=0, units=np.arange(400) // 4)
     assert found.low < found.value < found.high
+
+
+def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
+    labels = np.arange(300) % 4
+    noisy = ldp.privatize(
+        labels,
+        ldp.RandomizedResponse(4, 4.0),
+        unit=np.arange(300) // 3,
+        max_rows_per_unit=2,
+        noise=SEED,
+    )
+    with pytest.warns(LabelDPWarning, match="Pass units="):
+        found = ldp.stats.frequencies(noisy)
+    assert found.n_rows[0] == 200
 
 
 @pytest.mark.parametrize(
