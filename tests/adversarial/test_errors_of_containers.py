@@ -13,7 +13,8 @@ import pytest
 import labeldp as ldp
 from labeldp.aggregates import Histogram
 from labeldp.custody import _aggregation
-from labeldp.learn import NoiseCluster, PATEClassifier
+from labeldp.learn import NoiseCluster
+from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
 SENTINEL = "SENTINEL-4711"
 X = np.arange(8.0).reshape(4, 2)
@@ -144,9 +145,7 @@ class Teacher:
 
 
 def vote(error):
-    query = ldp.aggregates.ConfidentGNMax(
-        2, 1.0, 4, delta=1e-6, n_teachers=2, max_answers=4, threshold=1
-    )
+    query = ConfidentGNMax(2, 1.0, 4, delta=1e-6, n_teachers=2, max_answers=4, threshold=1)
     question = _aggregation.TeacherQuestion(query, Teacher(error), lambda order: "")
     rows, codes = np.arange(3), np.array([1, 1, 0])
     return _aggregation._vote_of(question, 0, rows, codes, np.arange(4))

@@ -14,6 +14,7 @@ import labeldp as ldp
 from labeldp.custody import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.learn import CountsClassifier, Groupings, NoiseCluster, ProportionClassifier
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 from labeldp.papers.malek2021 import PATEClassifier
 
 N = 400
@@ -239,7 +240,7 @@ def _histogram():
 
 def _best(**facts):
     tries = [(ldp.aggregates.Histogram(3, 1.0, 2), facts.pop("groups", np.arange(N) % 2))]
-    tuning = ldp.aggregates.RepeatAndSelect(2)
+    tuning = RepeatAndSelect(2)
     return aggregate_best(BOTH.ward, tries, lambda found: 0.0, tuning=tuning, **WARD, **facts)
 
 
@@ -343,7 +344,7 @@ def test_no_other_door_takes_a_charged_column(door, charge, ledger, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-COMMANDS = [("aggregate", "--group"), ("peer", "--group")]
+COMMANDS = [("aggregate", "--group")]
 COMMANDS += [(name, role) for name in ("release", "train", "stage") for role in ("--id", "--unit")]
 
 
@@ -358,9 +359,7 @@ def test_no_command_takes_a_charged_column(command, option, charge, ledger, tmp_
         "--unit": ("--id", "visit", "--unit", "churn"),
     }
     named = roles.get(option, ("--group", "churn"))
-    asked = ("--flip", 0.4) if command == "peer" else ("--epsilon", 1)
-    classes = "0,1" if command == "peer" else "0,1,2"
-    common = ("--label", "ward", "--classes", classes, *asked, "--dataset", "x", *named)
+    common = ("--label", "ward", "--classes", "0,1,2", "--epsilon", 1, "--dataset", "x", *named)
     where = ("--ledger", ledger.location)
     table, out = tmp_path / "t.parquet", tmp_path / "out"
     if command == "stage":

@@ -149,6 +149,12 @@ def test_slices_of_blocks_are_blocks_of_slices(made: noise.Blocks, data: st.Data
     assert len(made[index]) == len(made.templates()[index])
 
 
+@pytest.mark.parametrize(("n", "start"), [(-1, 0), (1, -1), (2, 2**63 - 1)])
+def test_row_numbers_out_of_range(n: int, start: int) -> None:
+    with pytest.raises(InvalidInput, match="2\\^63"):
+        noise.row_blocks(n, start)
+
+
 # Words
 # --------------------------------------------------------------------------------------------------
 
@@ -188,6 +194,12 @@ def test_writing_on_words_changes_no_stream() -> None:
     ):
         words.take(counter, rows)[:] = 0
         np.testing.assert_array_equal(words.take(counter, rows), fresh.take(counter, rows))
+
+
+@pytest.mark.parametrize("counter", [-1, 2**25, 2**70])
+def test_counter_out_of_range(counter: int) -> None:
+    with pytest.raises(InvalidInput, match="counter"):
+        noise.RowWords(DRAW_KEY, noise.row_blocks(1)).take(counter)
 
 
 # Keys
@@ -421,6 +433,13 @@ def test_pin_sees_any_change_and_no_reordering() -> None:
         pinned(ids + 1, codes),
     ]
     assert len({digest, *others}) == 5
+
+
+def test_pin_wants_a_code_for_each_row() -> None:
+    with pytest.raises(InvalidInput, match="2 rows"):
+        noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})).update(
+            noise.row_blocks(2), np.zeros(3, int)
+        )
 
 
 @pytest.mark.parametrize(

@@ -452,6 +452,17 @@ def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None
         replace(found, group_names=("north", "north", "east", "west"))
 
 
+def test_groups_may_have_numbers_and_texts_as_names() -> None:
+    found = replace(
+        ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]),
+        group_names=(1, "x", 2.5, ("a", "b")),
+    )
+    for given in ([1, "x", ("a", "b")], (np.int64(1), np.str_("x"), ("a", "b"))):
+        assert found.predict(given).tolist() == found.labels()[[0, 1, 3]].tolist()
+    with pytest.raises(InvalidInput, match="another one in row 1"):
+        found.predict([1, "2.5"])
+
+
 def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
     """Files with counts by number are read as well: what earlier ledgers stored."""
     one, two = (
@@ -615,5 +626,20 @@ def test_what_holds_no_rows_is_refused_before_a_charge(
     with pytest.raises(InvalidInput, match=named):
         aggregate_batches(
             source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger
+        )
+    assert ledger.runs() == []
+
+
+def test_the_labels_are_no_groups(ledger: ldp.Ledger) -> None:
+    """The number of rows of each group is exact."""
+    with pytest.raises(InvalidInput, match="public column of groups, got the label column 'y'"):
+        aggregate_batches(
+            TABLE,
+            Histogram(3, 0.5, 3),
+            label="y",
+            group="y",
+            classes=range(3),
+            dataset="d",
+            ledger=ledger,
         )
     assert ledger.runs() == []

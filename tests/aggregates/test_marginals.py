@@ -163,6 +163,26 @@ def test_tables_are_counted_and_charged_once(ledger: ldp.Ledger) -> None:
     assert exact.values.tolist() == counted().tolist()
 
 
+@pytest.mark.parametrize(
+    ("groups", "named"),
+    [
+        (GROUPS[:, 0], "3 tables"),
+        (GROUPS[:, :2], "3 tables"),
+        (GROUPS[:399], "400 rows"),
+        (GROUPS + np.array([0, 1, 0]), "groups in 0..1"),
+        (GROUPS - np.array([0, 0, 1]), "groups in 0..4"),
+        (GROUPS.astype(float), "whole number"),
+        (np.ma.masked_array(GROUPS, GROUPS == 1), "masked"),
+    ],
+)
+def test_groups_that_are_none_are_refused_before_a_charge(
+    ledger: ldp.Ledger, groups: object, named: str
+) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        ask(ledger, groups)
+    assert ledger.runs() == []
+
+
 def test_streams_of_one_group_column_and_candidates(ledger: ldp.Ledger) -> None:
     table = pa.table({"y": LABELS, "g": GROUPS[:, 0]})
     with pytest.raises(InvalidInput, match=r"labeldp\.aggregate"):

@@ -315,6 +315,14 @@ def test_no_row_is_drawn_twice_in_a_run():
         run.privatize(np.arange(50, 60), RR, stage="a")
 
 
+def test_a_run_refuses_laws_beyond_its_charge():
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=r"epsilon=1\.0"):
+        run.privatize(np.arange(10), ldp.RandomizedResponse(5, 1.5))
+    with pytest.raises(ldp.InvalidInput, match="5 classes"):
+        run.privatize(np.arange(10), ldp.RandomizedResponse(4, 1.0))
+
+
 def test_a_unit_shares_its_epsilon_over_its_rows_and_further_rows_get_none(ledger):
     unit = np.repeat(np.arange(200), 5)
     noisy = ldp.privatize(
@@ -596,6 +604,26 @@ def test_as_many_classes_as_the_root_of_the_rows_are_read_off():
     with pytest.warns(ldp.DomainLeakWarning):
         noisy = ldp.privatize(np.arange(900) % 30, ldp.RandomizedResponse(30, 1.0), classes="infer")
     assert noisy.classes == tuple(range(30))
+
+
+def test_a_run_never_pickles_its_labels_and_secret():
+    import pickle
+
+    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(0))
+    with pytest.raises(TypeError, match="secret"):
+        pickle.dumps(run)
+
+
+def test_an_unwritable_ledger_means_no_draw(tmp_path):
+    (tmp_path / "folder").write_text("in the way")
+    with pytest.raises(ldp.LedgerError):
+        ldp.privatize(
+            LABELS,
+            RR,
+            dataset="d",
+            ids=IDS,
+            ledger=ldp.Ledger(tmp_path / "folder" / "ledger.sqlite"),
+        )
 
 
 KILLED = """

@@ -12,6 +12,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence._noisy import places_of
 from labeldp.papers.malek2021 import Alibi
 from labeldp.receipt import Receipt
 
@@ -253,6 +254,30 @@ def test_seeded_noise_has_no_guarantee():
 def test_noisy_labels_do_not_turn_into_an_array_by_accident():
     with pytest.raises(ldp.InvalidInput, match=r"KFold"):
         np.asarray(draw(LAWS[0]))
+
+
+def test_concat_wants_the_same_classes():
+    with pytest.raises(ldp.InvalidInput, match="same declared classes"):
+        ldp.concat([noisy_of("a", [1]), NoisyLabels(0, ("x", "y", "z"), ())])
+    with pytest.raises(ldp.InvalidInput, match="at least one"):
+        ldp.concat([])
+
+
+@pytest.mark.parametrize(
+    ("ids", "known", "wanted"),
+    [
+        (np.array([2**64 - 1, 5], np.uint64), np.array([-1, 5]), [-1, 1]),
+        (np.array([-1, 5]), np.array([2**64 - 1, 5], np.uint64), [-1, 1]),
+        (np.array([256, 2**63 - 1]), np.array([0, 2**63 - 1, 2**63], np.uint64), [-1, 1]),
+        (np.array([300, 44]), np.array([44], np.uint8), [-1, 0]),
+        (np.array([255, 7], np.uint8), np.array([-1, 7], np.int8), [-1, 1]),
+        (np.array([[2**64 - 1, 1], [2, 3]], np.uint64), np.array([[2, 3], [-1, 1]]), [-1, 0]),
+        (np.empty(0, np.uint64), np.array([-1]), []),
+        (np.empty((0, 2), np.uint64), np.array([[-1, 1]]), []),
+    ],
+)
+def test_ids_that_a_type_does_not_hold_are_none_of_its_ids(ids, known, wanted):
+    assert places_of(ids, known).tolist() == wanted
 
 
 def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):

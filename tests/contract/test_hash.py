@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labeldp import InvalidInput
 from labeldp._hash import SetDigest, public_hash
 from labeldp._validate import exact, float_down, float_up, sum_up
 
@@ -141,6 +142,16 @@ def test_parts_of_a_set_add_up_to_the_set():
         1000,
         SetDigest.words(ids).sum(axis=0, dtype=np.uint64).tolist(),
     )
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [(pa.array(["a", None]),), (pa.array([1, None]),), (np.arange(2), np.arange(3)), ()],
+    ids=["text", "integers", "lengths", "nothing"],
+)
+def test_rows_without_a_value_are_not_hashed(ids):
+    with pytest.raises(InvalidInput, match="Expected"):
+        public_hash("s", *ids)
 
 
 def test_budgets_add_as_the_decimals_they_are_written_as():

@@ -156,6 +156,26 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, data):
     assert not data or (data.decode("latin-1").strip() not in shown and data.hex() not in shown)
 
 
+def test_no_ordinary_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path / "none", tmp_path):
+        with pytest.raises(ldp.LedgerError, match=path.name):
+            KeySource.of(path).fetch()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RELEASE.hex(),
+        base64.b64encode(RELEASE).decode(),
+        base64.urlsafe_b64encode(b"\xff" * 16 + RELEASE[:16]).decode() + "\n",
+    ],
+)
+def test_from_the_environment(monkeypatch, text):
+    monkeypatch.setenv("RELEASE_KEY", text)
+    assert len(KeySource("env:RELEASE_KEY").fetch()) == 32
+
+
 @pytest.mark.parametrize(
     "text", [None, "", "secretword", RELEASE[:16].hex(), base64.b64encode(RELEASE[:31]).decode()]
 )

@@ -26,6 +26,7 @@ from labeldp.deep import (
     train,
 )
 from labeldp.deep._consistency import Targets
+from labeldp.deep._loop import require_one_process
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.learn import ClusterPrior, find_clusters
 
@@ -422,6 +423,22 @@ def test_settings_that_no_training_could_use_are_refused(wrong):
         Consistency(**wrong)
 
 
+def test_something_else_than_settings_is_refused():
+    with pytest.raises(InvalidInput, match=r"deep\.Consistency or None"):
+        Recipe(consistency=True)
+
+
+def test_labels_are_no_evidence():
+    with pytest.raises(InvalidInput, match="Pass evidence_of"):
+        train(
+            models.Mlp(2, 2),
+            torch.rand(8, 2),
+            torch.zeros(8, dtype=torch.int64),
+            Recipe(consistency=Consistency()),
+            generator=torch.Generator(),
+        )
+
+
 def test_a_net_without_a_linear_layer_has_no_features_to_vote_by():
     net = torch.nn.Conv1d(1, 2, 1)
     with pytest.raises(InvalidInput, match="linear layer"):
@@ -447,6 +464,11 @@ def test_the_weight_rises_after_the_warm_up():
     assert Consistency(weight=2.0).weight_at(0) == 2.0
 
 
+def test_a_warm_up_without_end_is_refused():
+    with pytest.raises(InvalidInput, match="warm_up < epochs=5"):
+        Recipe(epochs=5, consistency=Consistency(warm_up=5))
+
+
 def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
     """The step on trial has one epoch, which no warm-up would fit into; a change that does not work
     is found before the charge."""
@@ -467,6 +489,24 @@ def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
         net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings
     ).fit(X.numpy(), y)
     assert model.predict(X.numpy()).shape == (60,)
+
+
+def test_many_processes_are_refused_before_anything_is_charged():
+    require_one_process((Recipe(consistency=Consistency()),), 1)
+    require_one_process((Recipe(),), 2)
+    with pytest.raises(InvalidInput, match="one process with consistency, got 2"):
+        require_one_process((Recipe(), Recipe(consistency=Consistency())), 2)
+
+
+def test_a_table_of_likelihoods_is_evidence_too():
+    X, y, _, _ = digits(60)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(0))
+    recipe = Recipe(epochs=1, consistency=Consistency(neighbours=5))
+    nets = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net, given in zip(nets, (evidence_of(noisy), evidence_of(noisy).expand(10)), strict=True):
+        train(net, X, given, recipe, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(nets[0][1].weight, nets[1][1].weight, atol=1e-5)
 
 
 # Training

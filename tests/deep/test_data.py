@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import evidence_of, with_evidence
+from labeldp.deep._inputs import fingerprint
 
 N, K = 200, 7
 
@@ -181,3 +182,32 @@ def test_string_ids_need_ids_of_the_dataset():
     noisy = privatized(ids=np.array([f"img-{j}" for j in range(N)]))
     with pytest.raises(ldp.InvalidInput, match="200 ids have none"):
         with_evidence(Items(), noisy)
+
+
+DIFFERENT = [
+    torch.zeros(2),
+    torch.zeros(2, dtype=torch.int32),
+    torch.zeros(1, 2),
+    torch.tensor([0.0, 1e-30]),
+    torch.zeros(2, dtype=torch.bfloat16),
+    np.zeros(2),
+    np.zeros(2, np.float32),
+    np.array(["a", "b"]),
+    (torch.zeros(1), torch.zeros(1)),
+    [(torch.zeros(1),), torch.zeros(1)],
+    {"a": 1, "b": 2},
+    {"a": 2, "b": 1},
+    "text",
+    b"text",
+    None,
+    3,
+    torch.tensor(3),
+]
+
+
+def test_fingerprints_differ_where_items_do_and_only_there():
+    marks = [fingerprint(item) for item in DIFFERENT]
+    assert len(set(marks)) == len(marks)
+    # a view with strides
+    assert marks[3] == fingerprint(torch.tensor([9.0, 0.0, 9.0, 1e-30])[1::2])
+    assert marks[5] == fingerprint(np.zeros((2, 2))[:, 0])

@@ -162,6 +162,22 @@ def test_images_as_bytes_and_as_numbers():
     )
 
 
+def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
+    net = SmallConvNet(K)
+    shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
+    for text in (repr(shown), str(shown)):
+        assert (
+            "module=SmallConvNet(...)" in text
+            and "epsilon=2.0" in text
+            and "Conv2d" not in text
+            and text.count("\n") < 3
+        )
+    assert shown.module is net
+    assert "module=perceptron)" in repr(
+        TorchClassifier(perceptron)
+    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
+
+
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
     X, y = data
     net = perceptron()
@@ -376,24 +392,6 @@ def test_label_dp_classifier_takes_a_tensor(data, wrapped):
     )
     expected, tensor = model.fit(X, y).predict(X), torch.from_numpy(X)
     assert (model.fit(tensor, y).predict(tensor) == expected).all()
-
-
-def test_images_pass_through_label_dp_classifier():
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=240)
-    images = (
-        0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))
-    ).astype(np.float32)
-    net = classifier(
-        functools.partial(SmallConvNet, in_channels=3),
-        recipe=Recipe(6, 32, 0.02, precision="float32", optimizer="sgd"),
-    )
-    model = ldp.LabelDPClassifier(
-        net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0
-    ).fit(images, y)
-    assert model.score(images, y) > 0.9
-    with pytest.raises(ValueError, match="dim"):
-        ldp.LabelDPClassifier(classes=range(3), noise=ldp.SeededNoise(0)).fit(images, y)
 
 
 @pytest.mark.parametrize(

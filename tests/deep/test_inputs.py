@@ -18,7 +18,6 @@ from torch.utils.data import (
 
 import labeldp as ldp
 from labeldp.deep import (
-    Inputs,
     Recipe,
     Streamed,
     as_inputs,
@@ -27,6 +26,8 @@ from labeldp.deep import (
     train,
     with_evidence,
 )
+from labeldp.deep import _inputs as inputs
+from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 90, 3
@@ -117,6 +118,16 @@ def test_features_choose_x():
         Streamed(mappings)
 
 
+def test_what_does_not_fit_stays_where_it_is(monkeypatch):
+    """A device of which little is free: the loop sends batches one by one."""
+    monkeypatch.setattr(inputs, "_room", lambda device: 4 * X.numel())
+    elsewhere = as_inputs(X).on("meta")
+    assert elsewhere.tensor.device.type == "cpu"
+    torch.testing.assert_close(next(elsewhere.batches(ROWS)), X[ROWS[0]])
+    monkeypatch.setattr(inputs, "_room", lambda device: 8 * X.numel())
+    assert as_inputs(X).on("meta").tensor.device.type == "meta"
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(X)
@@ -205,6 +216,34 @@ def test_items_that_name_themselves_are_checked_by_their_names(loaded):
         as_inputs(data, id_of=lambda item: item[1], ids=names[1:])
     with pytest.raises(ldp.InvalidInput, match="Expected a Dataset"):
         as_inputs(torch.zeros(3, 2), id_of=len)
+
+
+def test_positions_are_the_names_where_no_others_are_given():
+    tensors = TensorDataset(torch.zeros(N, 2), torch.arange(N).flip(0))
+    assert len(as_inputs(tensors, id_of=lambda item: N - 1 - int(item[1]))) == N
+    with pytest.raises(ldp.InvalidInput, match="id 0 at position 0"):
+        list(as_inputs(tensors, id_of=lambda item: int(item[1])).batches([torch.arange(2)]))
+
+
+class Backwards(Streamed):
+    """Reads each batch in the wrong order, as a faulty worker would."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset)
+        items = self._items
+        self._items = type(
+            "Wrong",
+            (),
+            {
+                "__len__": lambda _: len(items),
+                "__getitems__": lambda _, rows: items.__getitems__(rows[::-1]),
+            },
+        )()
+
+
+def test_batches_in_another_order_are_refused():
+    with pytest.raises(ldp.InvalidInput, match="order that was asked for"):
+        list(Backwards(Items()).batches(ROWS))
 
 
 def evidence(n=N):

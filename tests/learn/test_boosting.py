@@ -263,19 +263,6 @@ def test_a_fitted_model_is_pickled_without_its_rows(library):
     assert sizes[0] - sizes[1] < 2000 * 3 * 4 / 2
 
 
-def test_held_out_rows_end_a_training_that_goes_wrong():
-    X, y, X_test, y_test = table(4)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
-    # what keeps trees from learning noise is switched off
-    free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 300}
-    stopped = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free), random_state=0).fit(X, noisy)
-    whole = ldp.LabelDPClassifier(
-        LIBRARIES["lightgbm"](**free), validation_fraction=0, random_state=0
-    ).fit(X, noisy)
-    assert stopped.estimator_.n_iter_ < 200 and whole.estimator_.n_iter_ == 300
-    assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
-
-
 @pytest.mark.parametrize(
     ("library", "given", "follows"),
     [
@@ -420,6 +407,14 @@ def test_a_metric_of_xgboosts_changes_nothing():
 )
 def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimator):
     assert library_of(estimator) is None and exact_learner(estimator) is None
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))]
+)
+def test_a_table_that_is_none_is_refused(bad):
+    with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
+        LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
 
 
 @each

@@ -557,18 +557,6 @@ def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     assert (model.set_params(max_rows_per_unit=3).failure() == before).all()
 
 
-def test_images_are_voted_on_where_nothing_refuses_them(data, tmp_path):
-    X, y = data
-    images, shared = X.reshape(-1, 3, 1), {"epsilon": 0.05, "n_clusters": K, "classes": range(K)}
-    flat = NoiseCluster(**shared, noise=ldp.SeededNoise(0)).fit(X, y)
-    found = NoiseCluster(**shared, noise=ldp.SeededNoise(0)).fit(images, y)
-    assert np.array_equal(found.predict(images), flat.predict(X))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    with pytest.raises(ValueError, match="dim 3"):
-        NoiseCluster(GaussianNB(), **shared, ledger=ledger, dataset="people").fit(images, y)
-    assert ledger.runs() == []
-
-
 def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
@@ -584,13 +572,6 @@ def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     assert len(ledger.runs()) == 1
     with pytest.raises(ldp.BudgetExceeded):
         clone(model).set_params(epsilon=0.01).fit(X, y, ids=np.arange(len(y)))
-
-
-def test_gaussian_votes_say_what_delta_they_cost(data):
-    X, y = data
-    model = NoiseCluster(epsilon=0.1, delta=1e-5, mechanism="gaussian", classes=range(K)).fit(X, y)
-    assert (model.privacy_.epsilon, model.privacy_.delta) == (0.1, 1e-5)
-    assert model.failure().shape == (model.clusters_.n_clusters,)
 
 
 @pytest.mark.parametrize(

@@ -405,6 +405,18 @@ def test_dates_are_numbers_without_an_estimator(kind):
     ).tolist() == ["no", "yes"]
 
 
+def test_features_may_be_an_array_beside_the_public_columns():
+    rows, p, y = people(2000)
+    X = OneHotEncoder(sparse_output=False).fit_transform(rows)
+    tables = [table_of(crossed(rows, y, [name]), [name]) for name in rows]
+    model = CountsClassifier(LogisticRegression()).fit(X, tables, rows=rows)
+    assert np.abs(model.predict_proba(X)[:, 1] - p).mean() < 0.04
+    with pytest.raises(ldp.InvalidInput, match="rows= with the public columns"):
+        CountsClassifier(LogisticRegression()).fit(X, tables)
+    with pytest.raises(ldp.InvalidInput, match="as many public rows as X"):
+        CountsClassifier(LogisticRegression()).fit(X[1:], tables, rows=rows)
+
+
 def test_a_released_table_beside_the_counts_adds_what_they_lack():
     """The tables say nothing of jobs; noisy labels of a tenth of the rows do."""
     rows, p, y = people(8_000)

@@ -393,6 +393,21 @@ def test_bad_input(make, message: str) -> None:
         make()
 
 
+def test_ends_of_the_parameters() -> None:
+    assert (
+        histogram_epsilon(0.0)
+        == ClusterBudget.of(4, sigma=0.0, floor=0.1, resample=0.5).epsilon
+        == math.inf
+    )
+    assert histogram_epsilon(math.inf) == 0.0
+    assert resampling_epsilon(0.0, 0.5) == math.inf
+    assert resampling_epsilon(0.0, 1.0) == resampling_epsilon(0.1, 1.0) == 0.0
+    assert ClusterBudget.of(4, sigma=0.0, floor=0.25, resample=0.5).histogram_epsilon == 0.0
+    for floor in (0.0, 0.1):  # the clusters' distributions alone
+        budget = ClusterBudget.of(4, sigma=4.0, floor=floor, resample=1.0)
+        assert (budget.epsilon, budget.label_epsilon, budget.resample) == (0.5, 0.0, 1.0)
+
+
 def test_a_changed_side_is_refused() -> None:
     law = ClusterRR(3, 1.0, 0.1)
     side = law.prepare(np.ones((5, 3)))

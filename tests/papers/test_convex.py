@@ -340,6 +340,22 @@ def test_the_second_moment_is_the_largest_there_is(law: ldp.Law) -> None:
     assert found == pytest.approx(second_moment(law), rel=1e-6)
 
 
+def test_the_second_moment_of_gaussian_vectors() -> None:
+    query = Histogram(4, 1.0, 1, "gaussian", 1e-5)
+    s = float(query.scale())
+    M = np.diag([1.0, 0, 0, 0]) + s * (np.eye(4) - 0.25)
+
+    def below(flat: np.ndarray) -> float:
+        g = flat.reshape(4, 4)
+        g = g / np.linalg.norm(g, axis=1, keepdims=True)
+        return -float(np.sum((M @ g) * g))
+
+    found = max(
+        -scipy_minimize(below, np.random.default_rng(seed).normal(size=16)).fun for seed in range(4)
+    )
+    assert found == pytest.approx(second_moment(query), rel=1e-6)
+
+
 def test_subset_selection_grows_with_the_classes_and_randomized_response_with_their_square() -> (
     None
 ):

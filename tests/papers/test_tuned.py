@@ -143,6 +143,19 @@ def test_another_request_is_another_charge(ledger: ldp.Ledger, other: dict[str, 
     assert ledger.spent("d", "label") == 3.0
 
 
+def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
+    ledger: ldp.Ledger,
+) -> None:
+    ids, order = np.arange(400), RNG.permutation(400)
+    one = best(ledger, ids=ids)
+    moved = [(query, groups[order]) for query, groups in CANDIDATES]
+    facts = {"tuning": TUNING, "dataset": "d", "ledger": ledger}
+    two = aggregate_best(LABELS[order], moved, purity, ids=ids[order], **facts)
+    assert two.receipt == one.receipt
+    best(ledger, ids=ids + 1000)
+    assert ledger.spent("d", "label") == 1.5
+
+
 # What comes out
 # --------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,12 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy.stats import chi2_contingency
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, PriorQuestionsWarning
+from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
 from labeldp.papers.malek2021 import Alibi
@@ -154,6 +155,30 @@ def test_a_group_without_rows_widens_no_interval():
             assert found.groups == ("a", "b", "z") and found.n_rows[2] == 0
             np.testing.assert_array_equal(found.low[:2], wanted.low)
             np.testing.assert_array_equal(found.high[:2], wanted.high)
+
+
+def test_columns_of_every_library_are_taken_alike():
+    _, noisy = drawn(LAWS[0], 200)
+    by = np.where(np.arange(200) % 3 == 0, "x", "y")
+    wanted = ldp.stats.mean(noisy, by).value
+    for column in (
+        pd.Series(by),
+        pa.array(by),
+        pa.chunked_array([by[:50], by[50:]]),
+        by.tolist(),
+        by.astype(object),
+    ):
+        np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
+    for frame in (
+        pd.DataFrame({"a": by, "b": np.arange(200) % 2}),
+        pa.table({"a": by, "b": np.arange(200) % 2}),
+    ):
+        assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)] * 100
+    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == (
+        (days[0], 0),
+        (days[1], 0),
+    )
 
 
 @pytest.mark.parametrize("unit", ["s", "us", "ns"])
@@ -347,18 +372,6 @@ def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
     )
 
 
-def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
-    rng = np.random.default_rng(7)
-    x, arm = rng.normal(size=4000), rng.integers(2, size=4000)
-    y = (rng.random(4000) < 0.3 + 0.2 * arm).astype(int)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 40.0), noise=SEED)
-    found = ldp.stats.effect(noisy, arm)
-    assert found.value == pytest.approx(y[arm == 1].mean() - y[arm == 0].mean(), abs=1e-9)
-    design = np.column_stack([np.ones(4000), arm, x - x.mean(), arm * (x - x.mean())])
-    adjusted = ldp.stats.effect(noisy, arm, X=x)
-    assert adjusted.value == pytest.approx(np.linalg.lstsq(design, y, rcond=None)[0][1], abs=1e-8)
-
-
 def test_bad_input_is_refused_clearly():
     labels, noisy = drawn(LAWS[0], 400)
     arm, units = np.arange(400) % 2, np.arange(400) // 4
@@ -397,6 +410,20 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
     _, noisy = drawn(LAWS[0], 400)
     found = ldp.stats.difference(noisy, np.arange(400) % 2, of=0, units=np.arange(400) // 4)
     assert found.low < found.value < found.high
+
+
+def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
+    labels = np.arange(300) % 4
+    noisy = ldp.privatize(
+        labels,
+        ldp.RandomizedResponse(4, 4.0),
+        unit=np.arange(300) // 3,
+        max_rows_per_unit=2,
+        noise=SEED,
+    )
+    with pytest.warns(LabelDPWarning, match="Pass units="):
+        found = ldp.stats.frequencies(noisy)
+    assert found.n_rows[0] == 200
 
 
 @pytest.mark.parametrize(

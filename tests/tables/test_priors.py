@@ -209,6 +209,20 @@ def test_tables_that_are_no_priors(
         PriorTable(path, "cluster", **options).open(["a", "b"])
 
 
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "p.parquet").write_bytes(b"nothing")
+    (tmp_path / "p.txt").write_bytes(b"nothing")
+    for name, kind, message in (
+        ("p.parquet", InvalidInput, "something else"),
+        ("p.txt", InvalidInput, "Convert"),
+        ("q.csv", ReleaseError, "existing"),
+    ):
+        with pytest.raises(kind, match=message):
+            PriorTable(tmp_path / name, "k").open(["a", "b"])
+    with pytest.raises(InvalidInput, match="missing"):
+        PriorTable(tmp_path / "p.csv", "k", missing="zero")
+
+
 # A model
 # --------------------------------------------------------------------------------------------------
 
@@ -490,6 +504,20 @@ def test_two_processes_that_ask_at_once_draw_with_one_prior(tmp_path: Path, ledg
         patch.setattr(RunStore, "keep", late)
         with pytest.raises(ReleaseError, match="a row is never drawn under two priors"):
             release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
+
+
+def test_an_input_that_changes_while_the_model_is_asked_is_refused(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    source, prior = write(data(), tmp_path / "in.csv"), jittery(tmp_path)
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if phase == "check" and done == total:
+            write(data().set_column(0, "id", pa.array(np.arange(N))), source)
+
+    with pytest.raises(ReleaseError, match="it changed while it was read"):
+        release(source, tmp_path / "out.csv", spec(prior), ledger, progress=progress)
+    assert not ledger.runs() and left_behind(tmp_path) == []
 
 
 def test_repair_removes_the_answers_of_an_abandoned_charge_only(

@@ -382,20 +382,6 @@ def test_illegal_specs_are_refused(changes: dict[str, Any]) -> None:
         spec(**changes)
 
 
-@pytest.mark.parametrize("folder", ["y=3", "2", "y="])
-def test_paths_that_name_the_label_are_refused(
-    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    (tmp_path / folder).mkdir()
-    write(data(300), tmp_path / folder / "in.parquet")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match="path"):
-        release(Path(folder) / "in.parquet", "o.parquet", spec(), ledger)
-    assert release(
-        Path(folder) / "in.parquet", "o.parquet", spec(order="keep"), ledger
-    ).path.exists()
-
-
 @pytest.mark.parametrize("change", ["label", "public"])
 def test_an_input_that_changes_between_passes_is_not_published(
     tmp_path: Path, ledger: Ledger, change: str

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.runs import table_pin
 
 import labeldp as ldp
 from labeldp.app import stage
 from labeldp.app._release import Release, release
 from labeldp.custody import _draw as worker
 from labeldp.custody import _stream as stream
-from labeldp.custody._staged import StageTurn
+from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import read_noisy
@@ -245,7 +246,7 @@ def test_a_stage_may_be_counted_by_numpy(job: Job) -> None:
     assert made is not None and type(made.number) is int
     again = type(made)(made.plan, made.number, made.laws, np.full(2, 0.5, np.float32))
     assert {type(share) for share in again.fractions} == {float}
-    job.release(np.int64(1))  # it was charged, and then failed for ever
+    job.release(np.int64(1))
     assert [run.state for run in job.runs] == ["charged"]
 
 
@@ -489,6 +490,15 @@ def test_a_plan_that_is_closed_meanwhile_draws_no_further_stage(
     with pytest.raises(LedgerError, match="has settled meanwhile"):
         job.release(2)
     assert job.ledger.spent("d", "y") == 1.0 and not (job.folder / "out-2.parquet").exists()
+
+
+def test_a_law_that_is_not_the_plans_is_refused(job: Job) -> None:
+    laws = (ldp.RandomizedResponse(K, 1.0), ldp.SubsetSelection(K, 1.0))
+    turn = Stage("0" * 32, 1, laws, (0.6, 0.4))
+    account = {"classes": range(K), "dataset": "d", "column": "y", "ledger": job.ledger}
+    with pytest.raises(InvalidInput, match="the law that the plan names for stage 1"):
+        table_pin(laws[1], stage=turn, **account)
+    assert table_pin(laws[0], stage=turn, **account).stage_name == "stage-1" and job.runs == []
 
 
 @pytest.mark.parametrize("number", [1, 2])

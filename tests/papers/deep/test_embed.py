@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -105,17 +103,6 @@ def test_the_net_is_used_in_evaluation_mode_without_gradients_and_left_as_it_was
         assert (
             net.training == training and [flags for _, *flags in net.seen] == [[False, False]] * 2
         )
-
-
-def test_it_is_a_transformer():
-    X = pictures(30, 4, 4)
-    embedder = Embedder(Gives(), batch_size=7)
-    assert clone(embedder) is embedder  # no net is copied
-    chain = clone(make_pipeline(embedder, PCA(3))).fit(X)
-    assert chain.transform(X).shape == (30, 3)
-    assert set(embedder.get_params()) >= {"module", "batch_size", "device", "pool"}
-    assert embedder.set_params(batch_size=2).batch_size == 2
-    assert KMeans(2, random_state=0, n_init=1).fit_predict(embedder.fit_transform(X)).shape == (30,)
 
 
 @pytest.mark.parametrize(
