@@ -278,7 +278,7 @@ def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     done = release(
         write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger
     )
-    assert done.manifest["prior"]["model"] == "labeldp"
+    assert done.manifest["prior"]["model"] == "skops"
     with pytest.raises(InvalidInput, match="declared classes"):
         prior.open(CLASSES[:3])
 

@@ -189,7 +189,7 @@ def test_a_repeat_in_another_order_of_the_output_is_refused(
     for name in ("o.parquet", "other.parquet"):
         with pytest.raises(
             ReleaseError,
-            match=f"order='{first}' .--order {first}., in which this release has written its rows",
+            match=f"order='{first}', in which this release has written its rows",
         ):
             release(source, tmp_path / name, spec(order=then), ledger)
     assert ledger.spent("in", "y") == done.receipt.epsilon

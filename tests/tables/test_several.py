@@ -202,7 +202,7 @@ def test_a_table_that_was_released_is_not_released_again(tmp_path: Path, ledger:
     ("changes", "said"),
     [
         ({"label": "ill"}, "names of the declared columns"),
-        ({"label": COLUMNS.names}, "label=columns.name, the one text 'ill,stars,ward', got tuple"),
+        ({"label": COLUMNS.names}, "Expected label to be a column's name"),
         ({"id": "ward"}, "label column 'ward'"),
         ({"unit": "ill"}, "label column 'ill'"),
         ({"prior": ["x"]}, "no prior with several"),
