@@ -23,7 +23,10 @@ from tests.cli.commands import run
 import labeldp as ldp
 from labeldp._hash import SetDigest
 from labeldp.evidence._noisy import as_drawn
+from labeldp.laws import law_from_dict
+from labeldp.receipt import Receipt
 from labeldp.tables._evidence import read_noisy
+from labeldp.tables._release import guarantee
 from labeldp.tables.formats._table import draw_salt, drawn_in_all, drawn_words
 
 N = 300
@@ -281,6 +284,8 @@ def forge(shop: Shop, **receipt: object) -> None:
     tell."""
     facts = json.loads(shop.manifest.read_text())
     facts["receipt"] |= receipt
+    said = Receipt.from_dict(facts["receipt"])
+    facts |= {"dataset": said.dataset, "guarantee": guarantee(said, law_from_dict(facts["law"]))}
     table = raw_table()
     codes = table["y"].to_numpy()
     total, parts = [], []
@@ -384,7 +389,7 @@ def test_one_draw_does_not_become_two_by_another_name_of_its_stage(shop: Shop) -
     del facts["digests"]["drawn"]
     manifest = shop.folder / "copy.json"
     manifest.write_text(json.dumps(facts))
-    with pytest.raises(ldp.InvalidInput, match=r"law and stage|in two parts"):
+    with pytest.raises(ldp.InvalidInput, match=r"law, stage and guarantee|in two parts"):
         ldp.concat([once, read_noisy(other, manifest=manifest)])
 
 

@@ -263,12 +263,12 @@ def test_a_released_table_is_learned_at_no_charge(tmp_path: Path, law: str) -> N
         assert code == 4 and message in err, (more, err)
     Path(f"{out}.manifest.json").rename(tmp_path / "moved.json")
     code, _, err = train(out, tmp_path / "without")
-    assert code == 4 and "(manifest=, --manifest)" in err
+    assert code == 4 and "manifest" in err
     named = ("--manifest", tmp_path / "moved.json", "--id", "id")
     assert train(out, tmp_path / "named", *named)[0] == 0
 
 
-@pytest.mark.parametrize("split", ["equal", "one:1,3,1", "joint"])
+@pytest.mark.parametrize("split", ["equal", "one", "joint"])
 def test_columns_of_a_joint_release_are_learned_at_no_charge(tmp_path: Path, split: str) -> None:
     source, out = (
         write(tmp_path / "in.csv", {k: v for k, v in shop().items() if k != "who"}),
@@ -497,7 +497,7 @@ def test_a_models_file_builds_known_types_only_and_predicts_like_the_estimator(
     code, _, err = called(
         "predict", tmp_path / "m", tmp_path / "in.csv", "--out", tmp_path / "p.csv"
     )
-    assert code == 4 and "--trust numpy.asarray" in err
+    assert code == 4 and "numpy.asarray" in err
     code, _, err = called(
         "predict",
         tmp_path / "m",
@@ -554,7 +554,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
         2,
         "no law with model='counts'",
     ),
-    "a cap without a unit": ((*PAID, "--max-rows-per-unit", 2), 2, "unit="),
+    "a cap without a unit": ((*PAID, "--max-rows-per-unit", 2), 2, "--unit"),
     "the label as an id": (
         (*PAID[:-1], "bought"),
         2,

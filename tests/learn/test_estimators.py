@@ -29,7 +29,7 @@ STAGED = ["labeldp.learn.LabelDPClassifier", TORCH]
 ALL = [
     *STAGED,
     "labeldp.learn.NoiseCluster",
-    "labeldp.learn.PATEClassifier",
+    "labeldp.papers.malek2021.PATEClassifier",
     "labeldp.learn.ProportionClassifier",
 ]
 

@@ -84,9 +84,11 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _fit(self, X: Any, inputs: Any, *others: Any) -> Self:
         super()._fit(X, inputs, *others)
+        # What was checked has rows to take; a frame keeps the names of its columns.
+        table = X if hasattr(X, "columns") else inputs
         warn_of_constant(
-            lambda rows: self.predict_proba(take(X, rows)),
-            row_count(X),
+            lambda rows: self.predict_proba(take(table, rows)),
+            row_count(table),
             self._grid or self.classes_.tolist(),
         )
         return self
