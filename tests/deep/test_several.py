@@ -292,7 +292,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
     [
         ({"module": lambda k: net(6)}, Y, r"outputs of shape \(10, 5\)"),
         ({"recipe": replace(RECIPE, loss=cross_entropy)}, Y, "loss on log-likelihoods"),
-        ({"recipe": replace(RECIPE, loss=debiased_loss)}, Y, "loss on log-likelihoods"),
+        ({"recipe": replace(RECIPE, loss=debiased_loss)}, Y, "or likelihood_loss"),
         ({"recipe": replace(RECIPE, consistency=Consistency())}, Y, "without consistency"),
         ({"top_k_filter": 2}, Y, "top_k_filter=None"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),

@@ -478,8 +478,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         model's prediction + w x the prior, both scaled to sum to 1. 0: the model alone; 1: the
         prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
-    class_prior : (K,) floats above 0, mapping of classes to them, or labeldp.learn.HistogramPrior,
-    default=None
+    class_prior : (K,) floats, mapping, or labeldp.learn.HistogramPrior, default=None
         Known rates of the classes: public, or released before, never counted from these labels
         without noise. After each stage the logits are shifted until the mean probability of each
         class over the rows of X is its rate, at the cost of a prediction of some of them. It costs

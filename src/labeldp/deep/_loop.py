@@ -94,7 +94,7 @@ class Recipe:
     momentum : float in [0, 1), default=0.9
         AdamW's first beta.
     weight_decay : float >= 0, default=0.0005
-    schedule : function of progress in [0, 1], default=schedules.one_cycle
+    schedule : function of progress in [0, 1], `one_cycle` if not given
         Factor of the learning rate. The default ramps up over the first tenth of the training,
         since large first steps lose classes.
     alpha : float >= 0, default=0.0
