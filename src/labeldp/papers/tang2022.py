@@ -4,7 +4,7 @@ Differentially Private Labels" (PoPETs 2022).
 
 Algorithms 1, 2   NoiseCluster: `NoiseCluster`, on clusters of `simclr` or `byol` features by `scan`
 Algorithm 3       `RandRes`
-Algorithms 4, 5   PATE-FM: `PATEClassifier(teacher=FixMatchTeacher(net))`
+Algorithms 4, 5   PATE-FM: `PATEClassifier(teacher=FixMatchTeacher(make_net))`
 Algorithm 6       LDP-AlgName: `ldp_normal`, `ldp_ssl` (FixMatch), `aug_descent`
 Algorithm 7       `denoise_ssl`, which keeps labels that agree with their cluster's vote
 
