@@ -3,10 +3,13 @@
 second budget."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 
@@ -442,3 +445,23 @@ def test_a_net_takes_no_private_column_as_ids(charge, ledger):
         with_evidence([(x, 0) for x in X], noisy, ids=ids)
     with pytest.raises(InvalidInput, match=ROLE):
         TorchClassifier(lambda k: Mlp(1, k, (2,))).fit(X, noisy, ids=ids)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("role", ["id", "unit"])
+def test_a_private_column_is_refused_before_its_values_are_compared(
+    tmp_path: Path, ending: str, role: str
+) -> None:
+    """The message about repeated ids would tell which rows have the same label."""
+    table = pa.table({"visit": range(6), "bought": ["no", "no", "yes"] * 2, "paid": [1, 2] * 3})
+    source, ledger = tmp_path / f"in.{ending}", ldp.Ledger(tmp_path / "ledger.db")
+    write = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
+    write(table, source)
+    first = ldp.ReleaseSpec("bought", ["no", "yes"], 1.0, id="visit", dataset="d")
+    ldp.release(source, tmp_path / f"first.{ending}", first, ledger)
+    roles = {"id": "visit"} | {role: "bought"}
+    wrong = ldp.ReleaseSpec("paid", [1, 2], 1.0, dataset="d", **roles)
+    with pytest.raises(ldp.InvalidInput, match="'bought', which the ledger has charged") as caught:
+        ldp.release(source, tmp_path / f"second.{ending}", wrong, ledger)
+    assert "row" not in str(caught.value).partition("bought")[0]
+    assert len(ledger.runs()) == 1

@@ -268,7 +268,7 @@ def test_a_table_that_was_released_before_says_it(ledger, tmp_path, capsys, ids)
     pq.write_table(pa.table({"id": IDS, "y": SECOND}), source)  # corrected, or of another target
     with pytest.warns(
         RepeatWarning,
-        match=r"Later changes to the table.s labels or other columns are not in it.*redraw=True",
+        match=r"Later changes to the table.s labels are not in it.*redraw=True",
     ) as told:
         again = ldp.release(source, out, spec, ledger)
     assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(

@@ -354,6 +354,15 @@ def test_what_is_no_log_likelihood_is_refused_on_the_cpu(kind, loss):
     loss(logits, table.half())
 
 
+def test_raw_labels_as_logarithms_of_ones_are_refused():
+    logits, labels = torch.zeros(40, 3), torch.arange(40) % 3
+    raw = torch.nn.functional.one_hot(labels, 3).float().log()
+    for loss in (likelihood_loss, posterior_loss):
+        with pytest.raises(InvalidInput, match="labels without noise"):
+            loss(logits, raw)
+    likelihood_loss(logits[:5], raw[:5])  # a few rows of a channel with zeros may be certain
+
+
 def test_a_form_above_zero_is_refused_wherever_evidence_is_taken():
     logits, table = batch(64, 3, torch.float32)
     sets = PackedSets(torch.ones(64, 1, dtype=torch.uint8), torch.ones(64), torch.zeros(64))

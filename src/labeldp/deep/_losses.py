@@ -678,6 +678,7 @@ in each row (None for 1).
 # cells processed at a time: a few float32 tables of this size fit into the cache
 _CELLS_CPU = 1 << 17
 _CELLS_DEVICE = 1 << 25
+_MANY = 20  # rows of evidence that noise does not all make certain
 _TOP = 1e-3  # by which the largest log-likelihood of a row may miss 0, as in half precision
 
 
@@ -1181,6 +1182,12 @@ def require_log_likelihood(form: Form) -> None:
     for stored in filter(Tensor.is_floating_point, form.tensors):
         top = stored.amax(dim=1) if isinstance(form, Dense) else stored.clamp(min=0)
         wrong = top.isfinite() & (top.abs() > _TOP)
+        certain = stored.isneginf().sum(dim=1) == stored.shape[1] - 1
+        if isinstance(form, Dense) and len(stored) >= _MANY and bool(certain.all()):
+            raise InvalidInput(
+                "Expected log-likelihoods of noisy labels, got rows that leave one class possible,"
+                " each of them: labels without noise. Pass evidence_of(noisy)."
+            )
         if bool(wrong.any()):
             raise InvalidInput(
                 "Expected log-likelihoods, the largest 0 in each row, got a row whose largest is "

@@ -166,6 +166,9 @@ class Engine(Protocol):
         """Return the codec of the label column; refuse a table that lacks a column, or was released
         already."""
 
+    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse private columns as ids, unit or prior."""
+
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn
         of earlier files with these labels."""
@@ -240,6 +243,8 @@ class _Release:
 
     def run(self, folder: Path) -> TableRelease:
         """Pin, charge, draw, publish and settle."""
+        # Before a row is read: the message about repeated ids tells which rows have one value.
+        self._engine.check_ids(self._spec, str(self._account.dataset), self._ledger)
         prior, pin = self._prior, self._begin()
         # A model may give other answers if it is asked again (other batches, another machine), and
         # rows would be drawn under two priors. So it is asked once, between the passes, and its
@@ -268,7 +273,7 @@ class _Release:
         if isinstance(run, RunRecord):
             # The table may be gone: only an answer that is there comes back.
             manifest = self._out.repeat(run, self._spec, self._differing)
-            stale = "Later changes to the table's labels or other columns are not in it."
+            stale = "Later changes to the table's labels are not in it."
             # A prior under which the law draws otherwise was refused above, or made another
             # request.
             if model is not None:
@@ -331,9 +336,10 @@ class _Release:
         found = [name for name in names if today.get(name) != then.get(name)]
         source, ids = self._engine.files, self._spec.ids
         # Rows without ids are a request by their public columns: with others it is no repeat.
-        if found or source is None or not ids or _has_rows(source, released, names):
+        same = [name for name in names if name not in found]
+        if source is None or not ids or {*ids} & {*found} or _has_rows(source, released, same):
             return found
-        return [name for name in names if not _has_rows(source, released, list({*ids, name}))]
+        return found + [n for n in same if not _has_rows(source, released, list({*ids, n}))]
 
     def _begin(self) -> TablePin:
         """Start the first pass. Its request does not depend on the engine, so that one engine can

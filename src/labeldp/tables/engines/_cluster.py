@@ -381,6 +381,11 @@ class ClusterEngine:
             text_table=False,
         )
 
+    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse private columns as ids, unit or prior."""
+        names = [name for name in spec.columns if name not in spec.labels]
+        check_unchanged(names, dataset, ledger, self.files)
+
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
         proves them."""

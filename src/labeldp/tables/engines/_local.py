@@ -283,6 +283,11 @@ class LocalEngine:
             check_layout(layout, label, classes, public=spec.order == "keep")
         return codec
 
+    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse private columns as ids, unit or prior."""
+        names = [name for name in spec.columns if name not in spec.labels]
+        check_unchanged(names, dataset, ledger, self.files)
+
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label that are not proven to hold what an earlier run
         has drawn."""
