@@ -755,7 +755,16 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         # Order matters: plan and dry run find every fault that can be found, because everything
         # after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
-        _require_mean(self.top_k_filter, plan)
+        law = plan.stages.law
+        if (
+            self.top_k_filter == "mean"
+            and plan.stages.n_stages > 1
+            and "candidates" not in law.layout()
+        ):
+            raise InvalidInput(
+                f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the"
+                " number of classes to keep."
+            )
         with self._state() as state:
             training = self._training(inputs, plan, state)
             # The first of two charges, if the prior asks about groups. The ledger keeps its answer,
@@ -1021,16 +1030,6 @@ def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
     for block in noisy.blocks:
         inside[block.rows] = block.law.members(block.outputs, block.side)
     return inside
-
-
-def _require_mean(k: TopK | None, plan: FitPlan) -> None:
-    """Refuse top_k_filter="mean" before the charge if the law has no candidates to average over."""
-    law = plan.stages.law
-    if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
-        raise InvalidInput(
-            f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of"
-            " classes to keep."
-        )
 
 
 def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:

@@ -145,7 +145,16 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
         return weights
     asked = [block for block in noisy.blocks if asked_by_prior(block)]
     if asked:
-        warn_of_questions(asked)
+        laws = ", ".join(sorted({block.law.name for block in asked}))
+        warn(
+            PriorQuestionsWarning(
+                f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so"
+                " this figure takes it that within each group the prior does not tell rows apart."
+                " That holds if no prior was given, or one for all rows, or one a group. If a model"
+                " made it, use noisy.measurable (the rows of a first stage), or a regression on"
+                " these features."
+            )
+        )
     return found
 
 
@@ -163,21 +172,6 @@ def asked_by_prior(block: Block) -> bool:
         # what the others lose.
         return bool((block.side["chance"] != 1.0 / (law.n_classes - 1)).any())
     return law.uses_prior
-
-
-def warn_of_questions(asked: Sequence[Block]) -> None:
-    """Warn that a figure without covariates assumes that rows were asked questions that do not
-    depend on their labels."""
-    laws = ", ".join(sorted({block.law.name for block in asked}))
-    warn(
-        PriorQuestionsWarning(
-            f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this"
-            " figure takes it that within each group the prior does not tell rows apart. That"
-            " holds if no prior was given, or one for all rows, or one a group. If a model made"
-            " it, use noisy.measurable (the rows of a first stage), or a regression on these"
-            " features."
-        )
-    )
 
 
 def _contrasts(k: int) -> Floats:
