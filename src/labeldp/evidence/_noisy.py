@@ -975,6 +975,8 @@ class NoisyLabels:
         InvalidInput
             The metadata is missing, a row's id or evidence was changed, or a row was repeated.
         """
+        import pyarrow as pa
+
         facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
         names = [str(name) for name in facts.get("ids", ())]
         wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
@@ -983,7 +985,14 @@ class NoisyLabels:
                 "Expected a table written by NoisyLabels.to_table, with the columns"
                 f" {', '.join(wanted)}. Write it again."
             )
-        columns = [_id_values(table[name]) for name in names]
+        columns = [
+            exact_array(
+                table[name].to_pylist()
+                if pa.types.is_string(table[name].type)
+                else table[name].to_numpy()
+            )
+            for name in names
+        ]
         ids = columns[0] if names == ["id"] else np.column_stack(columns)
         laws = [law_from_dict(found["law"]) for found in facts["blocks"]]
         pieces = [
@@ -1338,12 +1347,6 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
             f" {facts.get('format', 'none')}."
         )
     return dict(facts)
-
-
-def _id_values(column: pa.ChunkedArray) -> Array:
-    import pyarrow as pa
-
-    return exact_array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
 
 
 def _read_block(

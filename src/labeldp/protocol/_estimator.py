@@ -549,7 +549,12 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             The first point up to which the predicted distribution holds a share q.
         """
         wanted = quantiles_of(q)
-        found = quantiles_on(self.grid_, self.predict_distribution(X), wanted.reshape(-1))
+        below = np.cumsum(self.predict_distribution(X), axis=1)
+        found, last = np.empty((len(below), wanted.size)), len(self.grid_) - 1
+        # One share at a time, so that no (n, G, m) table is in memory. The last point holds all,
+        # whatever the sum is rounded to.
+        for j, share in enumerate(wanted.flat):
+            found[:, j] = self.grid_[np.minimum((below < share).sum(axis=1), last)]
         return found if wanted.ndim else found[:, 0]
 
     def score(
@@ -628,16 +633,6 @@ def quantiles_of(q: float | ArrayLike) -> Floats:
             f" {got}."
         )
     return wanted
-
-
-def quantiles_on(points: Floats, probabilities: Floats, q: Floats) -> Floats:
-    """Find the first of G increasing points up to which each of n distributions (n, G) holds a
-    share q (m,): (n, m)."""
-    below = np.cumsum(probabilities, axis=1)
-    # One share at a time, so that no (n, G, m) table is in memory. The last point holds all,
-    # whatever the sum is rounded to.
-    codes = [np.minimum((below < share).sum(axis=1), len(points) - 1) for share in q]
-    return points[np.stack(codes, axis=1)] if codes else np.empty((len(below), 0))
 
 
 class Training(Protocol[Fitted]):

@@ -513,7 +513,12 @@ def plan_stages(
     """
     count = _validate.integer(n_stages=n_stages, low=1)
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
-    shares = stage_shares(count, sizes)
+    shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
+    if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
+        raise InvalidInput(
+            f"Expected stage_sizes of one positive number for each of n_stages={count}, got"
+            f" {sizes!r}. Make the two agree."
+        )
     # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws
     # that ignore priors, stages gain nothing.
     parts = getattr(law, "parts", (law,))  # of several columns
@@ -529,18 +534,6 @@ def plan_stages(
             f" {n_rows} beside validation_fraction={validation_fraction}. Hold out fewer."
         )
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out)
-
-
-def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
-    """Return each stage's share of the rows, at any scale: `sizes`, which are checked, or equal
-    shares."""
-    shares = np.ones(n_stages) if sizes is None else np.asarray(sizes, np.float64)
-    if shares.shape != (n_stages,) or not np.all((shares > 0) & (shares < np.inf)):
-        raise InvalidInput(
-            f"Expected stage_sizes of one positive number for each of n_stages={n_stages}, got"
-            f" {sizes!r}. Make the two agree."
-        )
-    return shares
 
 
 # Priors of groups
