@@ -605,7 +605,11 @@ def _hash_chunks(
                 for word in column[where].T if column.ndim == 2 else (column[where],):
                     _absorb(states, word.view(np.uint64))
                 if exact and column.ndim == 1 and column.dtype.kind == "u":
-                    _absorb_at(states, np.flatnonzero(column[where] >> np.uint64(63)))
+                    rows = np.flatnonzero(column[where] >> np.uint64(63))
+                    for state in states if len(rows) else ():
+                        part = state[rows]
+                        _absorb([part], np.ones(len(rows), np.uint64))
+                        state[rows] = part
         yield where, states
 
 
@@ -635,14 +639,6 @@ def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[N
 
 _KEEP = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Entry n keeps the first n bytes of a word."""
-
-
-def _absorb_at(states: Sequence[NDArray[np.uint64]], rows: NDArray[np.intp]) -> None:
-    """Mix one more word into the states of some rows."""
-    for state in states if len(rows) else ():
-        part = state[rows]
-        _absorb([part], np.ones(len(rows), np.uint64))
-        state[rows] = part
 
 
 def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> None:

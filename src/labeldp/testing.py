@@ -100,7 +100,18 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     JSON, and `at` stays within the epsilon that it is asked for; the label never changes which
     words are read.
     """
-    _check_value(law)
+    data = json.loads(json.dumps(law.to_dict()))
+    _require(
+        law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law"
+    )
+    # no rounding up keeps to all of them
+    for asked in law.epsilon * np.array([1, 0.99, 0.7, 1 / 2, 1 / 3, 1 / 7]):
+        with suppress(InvalidInput):  # a law may be impossible at a small epsilon
+            _require(
+                law.at(float(asked)).epsilon <= asked,
+                f"law.at({asked}) claims more than it was asked for",
+            )
+    _require(hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes")
     for part in getattr(law, "parts", ()):  # of a law on several columns
         check_law(part)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
@@ -158,21 +169,6 @@ def _default_priors(k: int) -> list[list[float]]:
         [1.0, 1.0] + [0.25] * (k - 2),
         [1.0] * (k - 1) + [0.0],
     ]
-
-
-def _check_value(law: Law) -> None:
-    data = json.loads(json.dumps(law.to_dict()))
-    _require(
-        law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law"
-    )
-    # no rounding up keeps to all of them
-    for asked in law.epsilon * np.array([1, 0.99, 0.7, 1 / 2, 1 / 3, 1 / 7]):
-        with suppress(InvalidInput):  # a law may be impossible at a small epsilon
-            _require(
-                law.at(float(asked)).epsilon <= asked,
-                f"law.at({asked}) claims more than it was asked for",
-            )
-    _require(hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes")
 
 
 def _check_prepare(law: Law, prior: NDArray[np.float64], number: int) -> dict[str, Array]:
@@ -300,7 +296,17 @@ def _check_word_measure(law: Law, side: Side) -> None:
             )
             return [int(v) for v in (columns if one_word else holds[columns])]
 
-        measured = _measure(code, _edges(matrix, label))
+        # Words at which one output may give way to the next, if the outputs' intervals lie end to
+        # end from either side: the bisection starts from these, and misses no narrow interval.
+        least = matrix.min(axis=0)  # the part of each output's probability that every label shares
+        found: set[int] = set()
+        for chances in (matrix[label], least):
+            parts = [int(chance * WORD) for chance in chances]
+            found |= {
+                *itertools.accumulate(parts),
+                *(WORD - done for done in itertools.accumulate(reversed(parts))),
+            }
+        measured = _measure(code, [edge + step for edge in found for step in (-1, 0, 1)])
         for value in range(matrix.shape[1] if one_word else 2):
             claim = (
                 matrix[label, value]
@@ -340,24 +346,6 @@ def _uses_one_word(law: Law, side: Side) -> bool:
     words = CounterWords(np.arange(4, dtype=np.int64))
     _draw(law, side, 0, words)
     return {counter for counter, _ in words.asked} == {0}
-
-
-def _edges(matrix: NDArray[np.object_], label: int) -> list[int]:
-    """List words at which one output may give way to the next, if the outputs' intervals lie end to
-    end from either side.
-
-    `_measure` starts its bisection from these, so that it misses no narrow interval; the sampler
-    alone decides what a word's output is.
-    """
-    least = matrix.min(axis=0)  # the part of each output's probability that every label shares
-    found: set[int] = set()
-    for chances in (matrix[label], least):
-        parts = [int(chance * WORD) for chance in chances]
-        found |= {
-            *itertools.accumulate(parts),
-            *(WORD - done for done in itertools.accumulate(reversed(parts))),
-        }
-    return [edge + step for edge in found for step in (-1, 0, 1)]
 
 
 def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:

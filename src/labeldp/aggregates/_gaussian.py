@@ -101,7 +101,14 @@ def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 
     # delta falls with epsilon, so the smaller reading of it gives the larger delta
     certain = min(Fraction(epsilon), exact(epsilon))
     if max_rows_per_unit == 1 and variance <= _LONGEST**2:
-        return min(1.0, _summed_delta(variance, certain) + _LEAST)
+        first = math.floor(certain * variance - 1) + 1
+        n = first + np.arange(_terms(variance), dtype=np.float64)
+        s, e = float(variance), float(certain)
+        loss = (n + 1) / s
+        # the rounding error of the difference is added, so that it is never too small
+        inside = loss - e + (loss + e) * 2.0**-50
+        total = float(np.sum(_pmf(variance, n) * -np.expm1(-np.maximum(inside, 0.0))))
+        return min(1.0, (total + _beyond(variance, first + len(n))) * (1 + _SLACK) + _LEAST)
     return min(1.0, concentrated_delta(Fraction(max_rows_per_unit**2) / variance, certain) + _LEAST)
 
 
@@ -194,17 +201,6 @@ def gap_tail(variance: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.float64]
     known, place = np.unique(gaps, return_inverse=True)
     bounds = np.array([_tail(variance, int(gap)) for gap in known], np.float64)
     return np.minimum(1.0, bounds)[place].reshape(np.shape(gaps))
-
-
-def _summed_delta(variance: Fraction, epsilon: Fraction) -> float:
-    first = math.floor(epsilon * variance - 1) + 1
-    n = first + np.arange(_terms(variance), dtype=np.float64)
-    s, e = float(variance), float(epsilon)
-    loss = (n + 1) / s
-    # the rounding error of the difference is added, so that it is never too small
-    inside = loss - e + (loss + e) * 2.0**-50
-    total = float(np.sum(_pmf(variance, n) * -np.expm1(-np.maximum(inside, 0.0))))
-    return (total + _beyond(variance, first + len(n))) * (1 + _SLACK)
 
 
 def _tail(variance: Fraction, gap: int) -> float:

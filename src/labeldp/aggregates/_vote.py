@@ -121,7 +121,14 @@ class Vote(Query):
             counts.max(axis=1, keepdims=True) - counts,
         )
         if mechanism == "exponential":
-            return _exponential(coins, a, gaps)
+            out, pending = np.empty(len(gaps), np.int64), np.arange(len(gaps))
+            while len(pending):
+                rows = pending * gaps.shape[1]
+                tried = coins.below(rows, gaps.shape[1])
+                taken = exp_coin(coins, rows, a, gaps[pending, tried])
+                out[pending[taken]] = tried[taken]
+                pending = pending[~taken]
+            return out
         return first_in_random_order(
             exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins
         )
@@ -217,36 +224,19 @@ def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     )
 
 
-def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Try classes at random, each taken with probability e^(-a gap), until one is taken: (g,)
-    int64."""
-    out, pending = np.empty(len(gaps), np.int64), np.arange(len(gaps))
-    while len(pending):
-        rows = pending * gaps.shape[1]
-        tried = coins.below(rows, gaps.shape[1])
-        taken = exp_coin(coins, rows, a, gaps[pending, tried])
-        out[pending[taken]] = tried[taken]
-        pending = pending[~taken]
-    return out
-
-
 def first_in_random_order(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
     """Find the first wanted class of each group in a random order: (g,) int64."""
-    return np.asarray(
-        np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1)
-    )
-
-
-def _order(coins: Coins, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Draw a uniformly random order of the classes in every group, exactly: (g, K) ranks."""
     # Sorting by words is uniform unless two words are equal. Such groups, with a probability of
     # about K^2 / 2^65, take further words.
-    words = coins.take(np.arange(len(coins))).reshape(shape)
+    words = coins.take(np.arange(len(coins))).reshape(wanted.shape)
     places = words.argsort(axis=1).argsort(axis=1)
     ordered = np.sort(words, axis=1)
     for group in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-        keys, rows = [int(word) for word in words[group]], group * shape[1] + np.arange(shape[1])
+        keys, rows = (
+            [int(word) for word in words[group]],
+            group * wanted.shape[1] + np.arange(wanted.shape[1]),
+        )
         while len(set(keys)) < len(keys):
             keys = [key << 64 | int(word) for key, word in zip(keys, coins.take(rows), strict=True)]
         places[group] = [sorted(keys).index(key) for key in keys]
-    return places
+    return np.asarray(np.argmin(np.where(wanted, places, wanted.shape[1]), axis=1))

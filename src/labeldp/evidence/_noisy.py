@@ -223,7 +223,15 @@ class NoisyLabels:
             another argument is not allowed.
         """
         # A set or a score has a side and a meaning that no list of labels can declare.
-        label_law(law)
+        if (
+            not isinstance(law, Law)
+            or not (law.releases_codes or law.declared_only)
+            or set(law.layout()) != {"output"}
+        ):
+            raise InvalidInput(
+                "Expected a law that releases a label or a number and nothing else, such as"
+                f" RandomizedResponse (rr), got {law}."
+            )
         # A claim of fewer rows than one would be a smaller epsilon than that of one draw, or none
         # at all.
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
@@ -922,7 +930,10 @@ class NoisyLabels:
             else [(f"id_{j}", held[:, j]) for j in range(held.shape[1])]
         )
         columns = {name: pa.array(values) for name, values in ids}
-        found = [block_facts(block) for block in self.blocks]
+        found = [
+            {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
+            for block in self.blocks
+        ]
         facts: dict[str, object] = (
             {"format": FORMAT}
             | class_facts(self.classes)
@@ -940,7 +951,16 @@ class NoisyLabels:
                 place >= 0,
             )
             raw[block.rows] = pack(block.law, block.outputs, block.side)
-            columns[f"evidence_{i}"] = to_arrow(raw, present)
+            validity = (
+                None
+                if present is None
+                else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+            )
+            columns[f"evidence_{i}"] = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(raw.shape[1]),
+                len(raw),
+                [validity, pa.py_buffer(np.ascontiguousarray(raw))],
+            )
             pieces.append((raw, present))
         columns[PROOF] = pa.array(_proof(facts, held, pieces))
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
@@ -955,6 +975,8 @@ class NoisyLabels:
         InvalidInput
             The metadata is missing, a row's id or evidence was changed, or a row was repeated.
         """
+        import pyarrow as pa
+
         facts = read_facts((table.schema.metadata or {}).get(METADATA_KEY))
         names = [str(name) for name in facts.get("ids", ())]
         wanted = [*names, *(f"evidence_{i}" for i in range(len(facts["blocks"]))), PROOF]
@@ -963,7 +985,14 @@ class NoisyLabels:
                 "Expected a table written by NoisyLabels.to_table, with the columns"
                 f" {', '.join(wanted)}. Write it again."
             )
-        columns = [_id_values(table[name]) for name in names]
+        columns = [
+            exact_array(
+                table[name].to_pylist()
+                if pa.types.is_string(table[name].type)
+                else table[name].to_numpy()
+            )
+            for name in names
+        ]
         ids = columns[0] if names == ["id"] else np.column_stack(columns)
         laws = [law_from_dict(found["law"]) for found in facts["blocks"]]
         pieces = [
@@ -1039,21 +1068,6 @@ def derived(noisy: Evidence, **changes: Any) -> Evidence:
     evidence nor cost."""
     found = replace(noisy, **changes)
     return as_drawn(found) if noisy._drawn else found
-
-
-def label_law(law: Law) -> Law:
-    """Check that a law releases labels or numbers without a side, so that a list of them can be
-    declared by it."""
-    if (
-        not isinstance(law, Law)
-        or not (law.releases_codes or law.declared_only)
-        or set(law.layout()) != {"output"}
-    ):
-        raise InvalidInput(
-            "Expected a law that releases a label or a number and nothing else, such as"
-            f" RandomizedResponse (rr), got {law}."
-        )
-    return law
 
 
 def _outputs_of(
@@ -1288,19 +1302,6 @@ def unpack(law: Law, raw: NDArray[np.uint8]) -> tuple[Array, dict[str, Array]]:
     return outputs, native
 
 
-def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Convert (n, width) uint8 to an Arrow array of fixed-size binary; `present`, (n,) bool, is
-    False for null rows."""
-    import pyarrow as pa
-
-    validity = (
-        None if present is None else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    )
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(raw.shape[1]), len(raw), [validity, pa.py_buffer(np.ascontiguousarray(raw))]
-    )
-
-
 def from_arrow(
     column: pa.Array | pa.ChunkedArray, width: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
@@ -1334,11 +1335,6 @@ def _chunk_bytes(chunk: pa.Array, width: int) -> NDArray[np.uint8]:
 # --------------------------------------------------------------------------------------------------
 
 
-def block_facts(block: Block) -> dict[str, object]:
-    """Return the facts that all rows of a block share, as JSON-ready data."""
-    return {"law": block.law.to_dict(), "receipt": block.receipt.to_dict(), "stage": block.stage}
-
-
 def read_facts(raw: bytes | str | None) -> dict[str, Any]:
     """Parse the shared facts, and refuse a format that this version does not read."""
     try:
@@ -1351,12 +1347,6 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
             f" {facts.get('format', 'none')}."
         )
     return dict(facts)
-
-
-def _id_values(column: pa.ChunkedArray) -> Array:
-    import pyarrow as pa
-
-    return exact_array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
 
 
 def _read_block(

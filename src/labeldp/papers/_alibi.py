@@ -307,34 +307,18 @@ class Alibi(WithoutSide):
         result = np.empty(len(prior))
         for i, row in enumerate(prior):
             weight, place, count = np.unique(row, return_inverse=True, return_counts=True)
-            result[i] = max(
-                0.0, told - _mean_log(weight, row, place.reshape(-1), count, ratio, own, other)
+            low, high = (
+                -float(np.abs(ratio).max()) + math.log(_SMALL),
+                float(np.abs(ratio).max()) + math.log(-4.0 * math.log(_SMALL)),
             )
+            s = np.exp(np.arange(low, high + _STEP, _STEP))
+            # (weights, s): ln E e^(-s p R)
+            given, beside = (_transforms(s, weight, ratio, chance) for chance in (own, other))
+            everyone = (count[:, None] * beside).sum(axis=0)
+            mass = np.bincount(place.reshape(-1), weights=row, minlength=len(weight))
+            mean = (mass[:, None] * np.exp(everyone + given - beside)).sum(axis=0)
+            result[i] = max(0.0, told - float(_STEP * (np.exp(-s) - mean).sum()))
         return result
-
-
-def _mean_log(
-    weight: Floats,
-    row: Floats,
-    place: NDArray[np.intp],
-    count: NDArray[np.intp],
-    ratio: Floats,
-    own: Floats,
-    other: Floats,
-) -> float:
-    """Compute E ln sum_c p_c R_c over label and scores, where p has the distinct values `weight`,
-    each `count` times."""
-    low, high = (
-        -float(np.abs(ratio).max()) + math.log(_SMALL),
-        float(np.abs(ratio).max()) + math.log(-4.0 * math.log(_SMALL)),
-    )
-    s = np.exp(np.arange(low, high + _STEP, _STEP))
-    # (weights, s): ln E e^(-s p R)
-    given, beside = (_transforms(s, weight, ratio, chance) for chance in (own, other))
-    everyone = (count[:, None] * beside).sum(axis=0)
-    mass = np.bincount(place, weights=row, minlength=len(weight))
-    mean = (mass[:, None] * np.exp(everyone + given - beside)).sum(axis=0)
-    return float(_STEP * (np.exp(-s) - mean).sum())
 
 
 def _transforms(s: Floats, weight: Floats, ratio: Floats, chance: Floats) -> Floats:

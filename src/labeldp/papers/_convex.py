@@ -138,7 +138,15 @@ def label_vectors(released: NoisyLabels | Aggregate) -> Floats:
         these laws.
     """
     if isinstance(released, Aggregate):
-        return _of_counts(released)
+        if not (isinstance(released.query, Histogram) and (released.n_rows == 1).all()):
+            raise InvalidInput(
+                f"Expected a Histogram with one row in each group, got {released.query}. Pass"
+                " groups=np.arange(n)."
+            )
+        values = released.values.astype(np.float64)
+        # A one-hot vector sums to 1, so what the noise adds to the sum is known and is taken off:
+        # K - 1 dimensions of noise are left.
+        return np.asarray(values - (values.sum(axis=1, keepdims=True) - 1) / values.shape[1])
     if not isinstance(released, NoisyLabels) or not len(released):
         raise InvalidInput(
             "Expected NoisyLabels of at least one row, or an Aggregate, got"
@@ -154,18 +162,6 @@ def label_vectors(released: NoisyLabels | Aggregate) -> Floats:
             " from likelihoods."
         )
     return np.asarray(total / draws[:, None])
-
-
-def _of_counts(answer: Aggregate) -> Floats:
-    if not (isinstance(answer.query, Histogram) and (answer.n_rows == 1).all()):
-        raise InvalidInput(
-            f"Expected a Histogram with one row in each group, got {answer.query}. Pass"
-            " groups=np.arange(n)."
-        )
-    values = answer.values.astype(np.float64)
-    # A one-hot vector sums to 1, so what the noise adds to the sum is known and is taken off: K - 1
-    # dimensions of noise are left.
-    return np.asarray(values - (values.sum(axis=1, keepdims=True) - 1) / values.shape[1])
 
 
 def _of_law(law: Law, outputs: Array, side: Side) -> Floats:
@@ -210,8 +206,14 @@ def sgd(
     (d, K) float64, of norm at most `problem.radius`. Its expected excess risk, for independent
     rows, is at most `labeldp.papers._bounds.excess_risk`. Cost: O(n d K).
     """
-    rows, targets = problem.rows(X), _checked(vectors, len(np.asarray(X)))
-    n, G = len(rows), problem.lipschitz * _validate.positive(second_moment=second_moment) ** 0.5
+    rows, targets = problem.rows(X), np.asarray(vectors, np.float64)
+    n = len(rows)
+    if targets.ndim != 2 or len(targets) != n or not np.allclose(targets.sum(axis=1), 1, atol=1e-6):
+        raise InvalidInput(
+            f"Expected label vectors of {n} rows that sum to 1, got shape {targets.shape}. Make"
+            " them by label_vectors."
+        )
+    G = problem.lipschitz * _validate.positive(second_moment=second_moment) ** 0.5
     W, mean = np.zeros((2, rows.shape[1], targets.shape[1]))
     for t in range(n):
         step = problem.diameter / (G * (t + 1) ** 0.5) if last else problem.radius / (G * n**0.5)
@@ -279,16 +281,6 @@ def minimise(
         following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         ahead, W, momentum = new + (momentum - 1) / following * (new - W), new, following
     return W
-
-
-def _checked(vectors: ArrayLike, n_rows: int) -> Floats:
-    table = np.asarray(vectors, np.float64)
-    if table.ndim != 2 or len(table) != n_rows or not np.allclose(table.sum(axis=1), 1, atol=1e-6):
-        raise InvalidInput(
-            f"Expected label vectors of {n_rows} rows that sum to 1, got shape {table.shape}. Make"
-            " them by label_vectors."
-        )
-    return table
 
 
 def _within(W: Floats, radius: float) -> Floats:

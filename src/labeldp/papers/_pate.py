@@ -249,7 +249,21 @@ class PATEClassifier(CuratorEstimator):
         labels, (classes, inferred) = read_labels(settings, y, n_rows)
         query, seed = self._query(len(classes), n_rows, rows), self._seed()
         self._dry_runs(inputs, query)
-        _warn_of_noise(query)
+        wrong = float(query.failure(np.full((1, query.n_classes - 1), query.n_teachers))[0])
+        if wrong > _MOST_WRONG:
+            agree = (
+                f"all {query.n_teachers} teachers agree"
+                if query.n_teachers > 1
+                else "the only teacher agrees"
+            )
+            warn(
+                NoisyVotesWarning(
+                    f"Noise with a standard deviation of {query.standard_deviations()[1]:.1f} votes"
+                    f" can make {min(wrong, 1):.0%} of the answers wrong even where {agree} on the"
+                    " right one. Take more teachers (n_teachers=), fewer answers (max_answers=) or"
+                    " a larger epsilon; or ProportionClassifier, which needs no teachers."
+                )
+            )
 
         def teach(number: int, mine: Codes, codes: Codes, asked: Codes) -> Any:
             with _seeded_alone(seed, number):
@@ -320,7 +334,24 @@ class PATEClassifier(CuratorEstimator):
         """Digest what the votes follow from, besides labels: features and settings; of a function
         only its name."""
         table = X if order is None else take(X, np.asarray(order))
-        return digest({"features": features_digest(table), "teacher": _described(self._teacher())})
+        teacher = self._teacher()
+        kind = teacher if callable(teacher) and hasattr(teacher, "__qualname__") else type(teacher)
+        params = (
+            teacher.get_params()
+            if hasattr(teacher, "get_params") and not isinstance(teacher, type)
+            else {}
+        )
+        # of a setting that is not plain, which could hold labels, only the type
+        settings = {
+            str(name): setting_text(value) or type(value).__qualname__
+            for name, value in params.items()
+        }
+        return digest(
+            {
+                "features": features_digest(table),
+                "teacher": {"": f"{kind.__module__}.{kind.__qualname__}"} | settings,
+            }
+        )
 
     # Teachers and student
     # ----------------------------------------------------------------------------------------------
@@ -483,26 +514,6 @@ def plan_teachers(
     )
 
 
-def _warn_of_noise(query: ConfidentGNMax) -> None:
-    """Warn if noise overrules even teachers that all agree, as it does a single one at any
-    budget."""
-    wrong = float(query.failure(np.full((1, query.n_classes - 1), query.n_teachers))[0])
-    if wrong > _MOST_WRONG:
-        agree = (
-            f"all {query.n_teachers} teachers agree"
-            if query.n_teachers > 1
-            else "the only teacher agrees"
-        )
-        warn(
-            NoisyVotesWarning(
-                f"Noise with a standard deviation of {query.standard_deviations()[1]:.1f} votes can"
-                f" make {min(wrong, 1):.0%} of the answers wrong even where {agree} on the right"
-                " one. Take more teachers (n_teachers=), fewer answers (max_answers=) or a larger"
-                " epsilon; or ProportionClassifier, which needs no teachers."
-            )
-        )
-
-
 def _is_estimator(teacher: object) -> bool:
     return hasattr(teacher, "fit") or isinstance(teacher, type)
 
@@ -546,18 +557,3 @@ def _seeded_alone(seed: int, number: int) -> Iterator[None]:
         if torch is not None:
             torch.manual_seed(own)
         yield
-
-
-def _described(teacher: Any) -> dict[str, str]:
-    """Name a teacher by its kind and plain settings; of anything else among them, which could hold
-    labels, only the type."""
-    kind = teacher if callable(teacher) and hasattr(teacher, "__qualname__") else type(teacher)
-    params = (
-        teacher.get_params()
-        if hasattr(teacher, "get_params") and not isinstance(teacher, type)
-        else {}
-    )
-    settings = {
-        str(name): setting_text(value) or type(value).__qualname__ for name, value in params.items()
-    }
-    return {"": f"{kind.__module__}.{kind.__qualname__}"} | settings

@@ -111,7 +111,7 @@ class PeerToPeer:
         float in [0, 1]. Sums of floats are rounded up by a bound of their error, and the tails that
         are not summed count in full.
         """
-        budget = _not_negative(epsilon)
+        budget = 0.0 if epsilon == 0 else _validate.epsilon(epsilon)
         return max(pair.delta(budget) for pair in self._pairs(n_users, search))
 
     def epsilon(
@@ -150,10 +150,6 @@ class PeerToPeer:
         # Exchanging ones and zeros maps the pair (m, m + 1) to (n - m, n - m - 1): half of them
         # suffice.
         return reports.pairs((n + 1) // 2 if every else 1)
-
-
-def _not_negative(epsilon: float) -> float:
-    return 0.0 if epsilon == 0 else _validate.epsilon(epsilon)
 
 
 def flip_words(flip: float) -> int:

@@ -27,7 +27,6 @@ from labeldp.errors import needs_torch
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from labeldp.deep._loop import Recipe
 
 LP_1ST, LP_2ST, LP_3ST, ALIBI = NAMES = ("lp-1st", "lp-2st", "lp-3st", "alibi")
 _STAGES = {LP_1ST: 1, LP_2ST: 2, LP_3ST: 3, ALIBI: 1}
@@ -309,7 +308,21 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
     stage."""
     known = PUBLISHED[_validate.one_of(PUBLISHED, data=data)]
     _require_fields(changes)
-    staged, base = stages(name, epsilon=epsilon), _training(known)
+    from labeldp.deep._loop import Recipe
+    from labeldp.deep._losses import cross_entropy
+
+    staged = stages(name, epsilon=epsilon)
+    base = Recipe(
+        epochs=known.epochs,
+        batch_size=known.batch_size,
+        rate=known.rate,
+        schedule=paper_decays if known.decays else triangular,
+        weight_decay=1e-4,
+        augment=moved_and_cut if known.images else None,
+        loss=cross_entropy,
+        clip=float("inf"),
+        optimizer="sgd",
+    )
     alphas = mixups(name, epsilon=epsilon) if known.images else (0.0,) * staged["n_stages"]
     changed: list[dict[str, Any]] = [{"alpha": alpha, **changes} for alpha in alphas]
     found = tuple(replace(base, **each) for each in changed)
@@ -322,26 +335,6 @@ def _require_fields(changes: Mapping[str, Any]) -> None:
         from labeldp.deep._loop import Recipe
 
     _validate.changes_of(Recipe, changes)
-
-
-def _training(known: Published) -> "Recipe":
-    """Make the Recipe of a published training, without mixup."""
-    import math
-
-    from labeldp.deep._loop import Recipe
-    from labeldp.deep._losses import cross_entropy
-
-    return Recipe(
-        epochs=known.epochs,
-        batch_size=known.batch_size,
-        rate=known.rate,
-        schedule=paper_decays if known.decays else triangular,
-        weight_decay=1e-4,
-        augment=moved_and_cut if known.images else None,
-        loss=cross_entropy,
-        clip=math.inf,
-        optimizer="sgd",
-    )
 
 
 def triangular(progress: float, peak_at: float = 0.15) -> float:

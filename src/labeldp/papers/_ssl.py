@@ -249,7 +249,11 @@ def scan(
     # The neighbours are found by the features as they are now, before the clusters' training
     # changes them.
     module.to(device if fabric is None else fabric.device)
-    pairs = _Pairs(found, nearest_rows(predict(module, found), near), _seed(generator))
+    pairs = _Pairs(
+        found,
+        nearest_rows(predict(module, found), near),
+        torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator))),
+    )
     with _first_weights(generator):
         net: nn.Module = nn.Sequential(module, nn.Linear(_width(module, found), count))
     host, recipe, last = _Host(device, progress, fabric), settings.recipe, settings.self_label
@@ -460,10 +464,6 @@ def _first_weights(generator: torch.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         yield
-
-
-def _seed(generator: torch.Generator) -> torch.Generator:
-    return torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
 
 
 def _inside(net: nn.Module, place: int) -> nn.Module:

@@ -211,15 +211,14 @@ def resampling_epsilon(floor: float, resample: float) -> float:
     resample : float
         lambda, 0 < lambda <= 1. 0 is refused, since it releases the labels as they are.
     """
-    tau, rate = exact(_validate.fraction(floor=floor, zero=True)), _resample(resample)
+    fix = "0 releases the labels as they are, at no finite epsilon."
+    tau, rate = (
+        exact(_validate.fraction(floor=floor, zero=True)),
+        exact(_validate.fraction(resample=resample, one=True, fix=fix)),
+    )
     if rate == 1:
         return 0.0
     return math.inf if tau == 0 else log_ceil(1 + (1 - rate) / (rate * tau))
-
-
-def _resample(resample: float) -> Fraction:
-    fix = "0 releases the labels as they are, at no finite epsilon."
-    return exact(_validate.fraction(resample=resample, one=True, fix=fix))
 
 
 def histogram_epsilon(sigma: float) -> float:

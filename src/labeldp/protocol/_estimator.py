@@ -549,7 +549,12 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             The first point up to which the predicted distribution holds a share q.
         """
         wanted = quantiles_of(q)
-        found = quantiles_on(self.grid_, self.predict_distribution(X), wanted.reshape(-1))
+        below = np.cumsum(self.predict_distribution(X), axis=1)
+        found, last = np.empty((len(below), wanted.size)), len(self.grid_) - 1
+        # One share at a time, so that no (n, G, m) table is in memory. The last point holds all,
+        # whatever the sum is rounded to.
+        for j, share in enumerate(wanted.flat):
+            found[:, j] = self.grid_[np.minimum((below < share).sum(axis=1), last)]
         return found if wanted.ndim else found[:, 0]
 
     def score(
@@ -628,16 +633,6 @@ def quantiles_of(q: float | ArrayLike) -> Floats:
             f" {got}."
         )
     return wanted
-
-
-def quantiles_on(points: Floats, probabilities: Floats, q: Floats) -> Floats:
-    """Find the first of G increasing points up to which each of n distributions (n, G) holds a
-    share q (m,): (n, m)."""
-    below = np.cumsum(probabilities, axis=1)
-    # One share at a time, so that no (n, G, m) table is in memory. The last point holds all,
-    # whatever the sum is rounded to.
-    codes = [np.minimum((below < share).sum(axis=1), len(points) - 1) for share in q]
-    return points[np.stack(codes, axis=1)] if codes else np.empty((len(below), 0))
 
 
 class Training(Protocol[Fitted]):
@@ -755,7 +750,16 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         # Order matters: plan and dry run find every fault that can be found, because everything
         # after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
-        _require_mean(self.top_k_filter, plan)
+        law = plan.stages.law
+        if (
+            self.top_k_filter == "mean"
+            and plan.stages.n_stages > 1
+            and "candidates" not in law.layout()
+        ):
+            raise InvalidInput(
+                f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the"
+                " number of classes to keep."
+            )
         with self._state() as state:
             training = self._training(inputs, plan, state)
             # The first of two charges, if the prior asks about groups. The ledger keeps its answer,
@@ -1021,16 +1025,6 @@ def members(noisy: NoisyLabels) -> NDArray[np.bool_]:
     for block in noisy.blocks:
         inside[block.rows] = block.law.members(block.outputs, block.side)
     return inside
-
-
-def _require_mean(k: TopK | None, plan: FitPlan) -> None:
-    """Refuse top_k_filter="mean" before the charge if the law has no candidates to average over."""
-    law = plan.stages.law
-    if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
-        raise InvalidInput(
-            f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of"
-            " classes to keep."
-        )
 
 
 def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:

@@ -192,8 +192,17 @@ class FitPlan:
         # without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
         if self.asks_rates:
+            # A rate is taken as exact by those who learn by it, so none is below what the noise of
+            # a count can hide.
+            query: Any = asked.answer.query
+            n_rows = max(1, int(asked.answer.n_rows.sum()))
+            error = query.standard_deviation(asked.answer.receipt.max_rows_per_unit) / n_rows
+            rates = np.maximum(
+                asked.answer.prior(np.zeros(1, np.int64))[0],
+                min(error, 1 / len(asked.answer.classes)),
+            )
             return replace(
-                self, answer=asked.answer, held_out=held_out, rates=_rates_in(asked.answer)
+                self, answer=asked.answer, held_out=held_out, rates=np.asarray(rates / rates.sum())
             )
         grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
         if self.stages.law.kind == "number":  # no row reads the prior: the law is made for it
@@ -411,7 +420,13 @@ class StagePlan:
         """The law of held-out rows: it ignores priors, so that each of these rows has an unbiased
         estimator."""
         # Its unbiased squared errors vary least, by a factor of about the number of points.
-        return _measuring_numbers(self.law) if self.numbers else _invertible(self.law)
+        if not self.numbers:
+            return _invertible(self.law)
+        if isinstance(self.law, SquareWave):
+            return self.law
+        # intervals, or thresholds where they would be too many
+        k = self.law.n_classes
+        return law_named(law_of_numbers(k), k, self.law.epsilon)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
         """The law of a stage; stages count from 0."""
@@ -476,16 +491,6 @@ def _invertible(law: Law) -> Law:
     )
 
 
-def _measuring_numbers(law: Law) -> Law:
-    """Return the law by which squared errors of numbers are measured: intervals, or thresholds
-    where they would be too many."""
-    return (
-        law
-        if isinstance(law, SquareWave)
-        else law_named(law_of_numbers(law.n_classes), law.n_classes, law.epsilon)
-    )
-
-
 def plan_stages(
     law: Law,
     *,
@@ -508,7 +513,12 @@ def plan_stages(
     """
     count = _validate.integer(n_stages=n_stages, low=1)
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
-    shares = stage_shares(count, sizes)
+    shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
+    if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
+        raise InvalidInput(
+            f"Expected stage_sizes of one positive number for each of n_stages={count}, got"
+            f" {sizes!r}. Make the two agree."
+        )
     # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws
     # that ignore priors, stages gain nothing.
     parts = getattr(law, "parts", (law,))  # of several columns
@@ -524,18 +534,6 @@ def plan_stages(
             f" {n_rows} beside validation_fraction={validation_fraction}. Hold out fewer."
         )
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out)
-
-
-def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
-    """Return each stage's share of the rows, at any scale: `sizes`, which are checked, or equal
-    shares."""
-    shares = np.ones(n_stages) if sizes is None else np.asarray(sizes, np.float64)
-    if shares.shape != (n_stages,) or not np.all((shares > 0) & (shares < np.inf)):
-        raise InvalidInput(
-            f"Expected stage_sizes of one positive number for each of n_stages={n_stages}, got"
-            f" {sizes!r}. Make the two agree."
-        )
-    return shares
 
 
 # Priors of groups
@@ -684,17 +682,6 @@ def require_known_rates(class_prior: Any) -> None:
             " labels. Leave it out, or pass rates: labeldp.aggregate(labels, Histogram(...)) asks"
             " for them where the raw labels are."
         )
-
-
-def _rates_in(answer: "Aggregate") -> Floats:
-    """Read the rates of all rows' classes off their noisy histogram: (K,), above 0."""
-    # A rate is taken as exact by those who learn by it, so none is below what the noise of a count
-    # can hide.
-    query: Any = answer.query
-    n_rows = max(1, int(answer.n_rows.sum()))
-    error = query.standard_deviation(answer.receipt.max_rows_per_unit) / n_rows
-    rates = np.maximum(answer.prior(np.zeros(1, np.int64))[0], min(error, 1 / len(answer.classes)))
-    return np.asarray(rates / rates.sum())
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":

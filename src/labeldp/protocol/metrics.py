@@ -1468,14 +1468,15 @@ def expected_calibration_error(
     n_bins, strategy, positive, sample_weight, confidence
         As in `calibration_curve`.
     """
-    given = {
-        "n_bins": n_bins,
-        "strategy": strategy,
-        "positive": positive,
-        "sample_weight": sample_weight,
-        "confidence": confidence,
-    }
-    return calibration_curve(noisy, proba, **given).error  # type: ignore[arg-type]
+    return calibration_curve(
+        noisy,
+        proba,
+        n_bins=n_bins,
+        strategy=strategy,
+        positive=positive,
+        sample_weight=sample_weight,
+        confidence=confidence,
+    ).error
 
 
 def best_threshold(
@@ -1524,15 +1525,13 @@ def best_threshold(
                 " of none: with so much noise these rows are too few. Give more rows, or pass its"
                 " rate as class_prior=."
             )
-        gain, nothing = 2 * found / (chosen + total), 0.0
+        gain = 2 * found / (chosen + total)
     else:
         table = _costs(costs, 2)
-        gain, nothing = (
-            found * (table[1, 0] - table[1, 1]) + (chosen - found) * (table[0, 0] - table[0, 1]),
-            0.0,
-        )
+        hit, miss = table[1, 0] - table[1, 1], table[0, 0] - table[0, 1]
+        gain = found * hit + (chosen - found) * miss
     best = int(gain.argmax())
-    return float(-levels[best]) if gain[best] > nothing else float("inf")
+    return float(-levels[best]) if gain[best] > 0 else float("inf")
 
 
 # Scorers

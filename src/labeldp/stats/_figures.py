@@ -101,11 +101,6 @@ class Contributions:
             <= 1e-6 * max(float(np.abs(centred).max(initial=0.0)), 1e-300)
         )
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether the evidence tells all class frequencies."""
-        return bool(np.abs(_contrasts(len(self.known)) - self.known).max() <= 1e-6)
-
 
 def contributions_of(noisy: NoisyLabels) -> Contributions:
     """Compute what each row tells: the law's unbiased weights if every row has them for its own
@@ -141,11 +136,20 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
         found = _likeliest(noisy)
     else:
         found = _of_bits(noisy) if bits.all() else _together(noisy, bits)
-    if weights and not found.tells_all:
+    if weights and np.abs(_contrasts(len(found.known)) - found.known).max() > 1e-6:
         return weights
     asked = [block for block in noisy.blocks if asked_by_prior(block)]
     if asked:
-        warn_of_questions(asked)
+        laws = ", ".join(sorted({block.law.name for block in asked}))
+        warn(
+            PriorQuestionsWarning(
+                f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so"
+                " this figure takes it that within each group the prior does not tell rows apart."
+                " That holds if no prior was given, or one for all rows, or one a group. If a model"
+                " made it, use noisy.measurable (the rows of a first stage), or a regression on"
+                " these features."
+            )
+        )
     return found
 
 
@@ -163,21 +167,6 @@ def asked_by_prior(block: Block) -> bool:
         # what the others lose.
         return bool((block.side["chance"] != 1.0 / (law.n_classes - 1)).any())
     return law.uses_prior
-
-
-def warn_of_questions(asked: Sequence[Block]) -> None:
-    """Warn that a figure without covariates assumes that rows were asked questions that do not
-    depend on their labels."""
-    laws = ", ".join(sorted({block.law.name for block in asked}))
-    warn(
-        PriorQuestionsWarning(
-            f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this"
-            " figure takes it that within each group the prior does not tell rows apart. That"
-            " holds if no prior was given, or one for all rows, or one a group. If a model made"
-            " it, use noisy.measurable (the rows of a first stage), or a regression on these"
-            " features."
-        )
-    )
 
 
 def _contrasts(k: int) -> Floats:
@@ -633,7 +622,7 @@ def quantiles(
     below = np.zeros((len(order), len(order)))
     below[:, order] = np.tri(len(order))
     g = len(rows.groups.values)
-    each = _each(confidence, _with_rows(rows) * len(wanted) if simultaneous else 1)
+    each = _each(rows, confidence, len(wanted), simultaneous)
     curve = _figures(rows, below, tuple(points.tolist()), each, False)
     cells = np.full((3, g, len(wanted)), np.nan)
     for i in range(g):
@@ -674,16 +663,13 @@ def _inverted(
     return float(points[value]), float(points[first]), float(points[end])
 
 
-def _each(confidence: float, count: int) -> float:
-    """Compute the confidence of each of several intervals that hold together with the given one
-    (Sidak 1967)."""
-    return float(_validate.fraction(confidence=confidence) ** (1 / max(1, count)))
-
-
-def _with_rows(rows: Rows) -> int:
-    """Count the groups that have rows: the intervals of the others are the whole range, and hold
-    whatever the confidence is."""
-    return len(np.unique(rows.groups.codes[rows.groups.codes >= 0]))
+def _each(rows: Rows, confidence: float, count: int, simultaneous: bool) -> float:
+    """Compute the confidence of each interval, of `count` a group, where they hold together if
+    `simultaneous` (Sidak 1967)."""
+    asked = _validate.fraction(confidence=confidence)
+    # of a group without rows the interval is the whole range, and holds whatever the confidence is
+    filled = len(np.unique(rows.groups.codes[rows.groups.codes >= 0]))
+    return float(asked ** (1 / max(1, filled * count))) if simultaneous else asked
 
 
 def _figures(
@@ -697,7 +683,7 @@ def _figures(
         np.empty((4, len(members), len(numbers))),
         np.array([len(mine) for mine in members], np.int64),
     )
-    each = _each(confidence, _with_rows(rows) * len(numbers) if simultaneous else 1)
+    each = _each(rows, confidence, len(numbers), simultaneous)
     for i, mine in enumerate(members):
         cells[:, i] = _estimates(
             _part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each
@@ -818,14 +804,9 @@ class Difference(Estimate):
     adjusted: bool = False
 
     @property
-    def zvalue(self) -> float:
-        """Difference over its standard error."""
-        return self.value / self.stderr if self.stderr else float("nan")
-
-    @property
     def pvalue(self) -> float:
         """Two-sided p-value of no difference, by the normal distribution."""
-        return float(2 * ndtr(-abs(self.zvalue)))
+        return float(2 * ndtr(-abs(self.value / self.stderr))) if self.stderr else float("nan")
 
     def __str__(self) -> str:
         first, second = self.groups

@@ -331,12 +331,11 @@ def regress(
         warn_of_units(told)
     known = told if len(kept) == len(told) else told[kept]
     chosen = kind or ("observed" if units is None and model != "least-squares" else "sandwich")
-    fit = (
+    return (
         _least_squares(known, design, people)
         if model == "least-squares"
         else _likeliest(known, design, model, people, chosen)
     )
-    return fit
 
 
 def _least_squares(noisy: NoisyLabels, design: Design, units: Codes | None) -> Regression:
