@@ -1182,12 +1182,13 @@ def require_log_likelihood(form: Form) -> None:
     for stored in filter(Tensor.is_floating_point, form.tensors):
         top = stored.amax(dim=1) if isinstance(form, Dense) else stored.clamp(min=0)
         wrong = top.isfinite() & (top.abs() > _TOP)
-        certain = stored.isneginf().sum(dim=1) == stored.shape[1] - 1
-        if isinstance(form, Dense) and len(stored) >= _MANY and bool(certain.all()):
-            raise InvalidInput(
-                "Expected log-likelihoods of noisy labels, got rows that leave one class possible,"
-                " each of them: labels without noise. Pass evidence_of(noisy)."
-            )
+        if isinstance(form, Dense) and len(stored) >= _MANY:
+            impossible = stored.isneginf().sum(dim=1)
+            if bool((impossible == stored.shape[1] - 1).all()):
+                raise InvalidInput(
+                    "Expected log-likelihoods of noisy labels, got rows that leave one class"
+                    " possible, each of them: labels without noise. Pass evidence_of(noisy)."
+                )
         if bool(wrong.any()):
             raise InvalidInput(
                 "Expected log-likelihoods, the largest 0 in each row, got a row whose largest is "
