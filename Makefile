@@ -80,7 +80,7 @@ test: $(READY_DEV)
 
 test-deep:
 	@$(MAKE) $(DEEP_READY) VENV=$(DEEP_VENV) DEV_PINS=$(DEEP_PINS)
-	@$(DEEP_VENV)/bin/python -m pytest -m deep --quiet $(or $(TESTS),tests/deep tests/papers tests/tables/test_priors.py tests/contract/test_old_answers.py tests/adversarial/test_edges.py tests/learn/test_estimators.py tests/law/test_own_law.py tests/test_docs.py)
+	@$(DEEP_VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal -m deep --quiet $(or $(TESTS),tests/deep tests/papers tests/tables/test_priors.py tests/contract/test_old_answers.py tests/adversarial/test_edges.py tests/learn/test_estimators.py tests/law/test_own_law.py tests/test_docs.py)
 
 lint: $(READY_DEV)
 	@$(PY) -m ruff check --quiet .
