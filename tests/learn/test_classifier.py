@@ -641,7 +641,7 @@ def test_a_small_table_is_learned_from_by_one_thread(columns, threads):
 
 def test_labels_of_another_order_by_their_index_are_warned_of_before_the_charge(tmp_path):
     ledger, frame = ldp.Ledger(tmp_path / "l.db"), pd.DataFrame({"a": np.arange(300.0), "b": 1.0})
-    labels = pd.Series(np.arange(300) % 2, name="ill")
+    labels = pd.Series((np.arange(300) >= 150).astype(int), name="ill")
     model = ldp.LabelDPClassifier(
         LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="d", ledger=ledger
     )
