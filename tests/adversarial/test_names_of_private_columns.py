@@ -453,7 +453,9 @@ def test_a_private_column_is_refused_before_its_values_are_compared(
     tmp_path: Path, ending: str, role: str
 ) -> None:
     """The message about repeated ids would tell which rows have the same label."""
-    table = pa.table({"visit": range(6), "bought": ["no", "no", "yes"] * 2, "paid": [1, 2] * 3})
+    # A column that holds what was drawn passes; 60 raw labels are all drawn with probability 1e-8.
+    answers, paid = ["no", "no", "yes"] * 20, [1, 2] * 30
+    table = pa.table({"visit": range(60), "bought": answers, "paid": paid})
     source, ledger = tmp_path / f"in.{ending}", ldp.Ledger(tmp_path / "ledger.db")
     write = pq.write_table if ending == "parquet" else pyarrow.csv.write_csv
     write(table, source)

@@ -84,8 +84,8 @@ except labeldp.MissingExtra as error:
     assert run(program).strip() == "True"
 
 
-def test_names_are_sorted_and_a_wrong_one_is_corrected() -> None:
+def test_names_are_sorted_and_a_wrong_one_is_named() -> None:
     assert labeldp.deep is deep
     assert list(deep.__all__) == sorted(set(deep.__all__)) == dir(deep)
-    with pytest.raises(AttributeError, match="likelihood_loss"):
+    with pytest.raises(AttributeError, match="likelihod_loss"):
         _ = deep.likelihod_loss
