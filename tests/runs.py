@@ -6,6 +6,7 @@ from typing import Any
 
 from labeldp.custody import _run as door
 from labeldp.custody._encode import RowIds
+from labeldp.custody._private import close
 from labeldp.custody._request import Account
 from labeldp.custody._run import Run
 from labeldp.custody._stream import TablePin
@@ -24,9 +25,11 @@ def open_run(
     **facts: Any,
 ) -> Run:
     """`labeldp.custody._run.open_run`; further facts are the account's, or digests."""
-    digests = {name: facts.pop(name) for name in ("prior_digest", "public_digest") if name in facts}
+    digests = {name: facts.pop(name) for name in ("prior_digest", "resumes") if name in facts}
+    public = facts.pop("public_digest", "")
+    closed = close(labels, classes, Account(**facts), rows or RowIds())
     return door.open_run(
-        labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests
+        closed, epsilon=epsilon, laws=laws, public_digest=lambda: public, **digests
     )
 
 

@@ -21,7 +21,6 @@ from benchmarks.deep.data import Data
 from benchmarks.deep.nets import build
 from benchmarks.deep.recipes import Method, Training
 from labeldp.custody._draw import Prior
-from labeldp.custody._request import Account
 from labeldp.custody._run import Run, open_run
 from labeldp.deep import Form, debias_weights, evidence_of, likelihood_loss
 from labeldp.deep._consistency import labels_of_some
@@ -277,10 +276,10 @@ def fit(
     stages.found.validation_law = plan.validation_law
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        account = Account(noise=ldp.SeededNoise(seed))
-        opened = open_run(
-            data.y, range(data.n_classes), account, epsilon=epsilon, laws=plan.to_dict()
+        labels = ldp.PrivateLabels(
+            data.y, classes=range(data.n_classes), column="label", noise=ldp.SeededNoise(seed)
         )
+        opened = open_run(labels, epsilon=epsilon, laws=plan.to_dict())
     with opened as run:
         stages.run = Watched(run)
         stages.found.net = run_stages(

@@ -20,7 +20,6 @@ from tests.cli.commands import run
 import labeldp as ldp
 from labeldp.app import stage
 from labeldp.app.plan import plan
-from labeldp.custody._request import Account
 from labeldp.custody._run import open_run
 from labeldp.laws import LAWS, PriorBins, law_named, parse_law, spellings
 from labeldp.learn import HistogramPrior
@@ -368,7 +367,8 @@ def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(
 
 
 def test_a_run_that_is_open_draws_by_no_law_that_lies(wheel: Any) -> None:
-    with open_run(LABELS, range(7), Account(column="label"), epsilon=1.0, laws={}) as run:
+    labels = ldp.PrivateLabels(LABELS, classes=range(7))
+    with open_run(labels, epsilon=1.0, laws={}) as run:
         with pytest.raises(ldp.InvalidInput, match="contract"):
             run.privatize(np.arange(1200), louder(wheel)(7, 1.0))
         assert len(run.privatize(np.arange(1200), wheel(7, 1.0))) == 1200

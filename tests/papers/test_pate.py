@@ -31,7 +31,7 @@ from labeldp.aggregates import Aggregate
 from labeldp.custody import aggregate_batches
 from labeldp.custody._encode import RowIds
 from labeldp.custody._request import PrivateColumn
-from labeldp.custody._run import TableRows
+from labeldp.custody._rows import TableRows
 from labeldp.custody._silence import SILENCE
 from labeldp.errors import NoisyVotesWarning
 from labeldp.ledger import _run_store as run_store

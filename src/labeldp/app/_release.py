@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
-from labeldp.custody._run import warn_of_cap
+from labeldp.custody._rows import warn_of_cap
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of

@@ -36,13 +36,12 @@ from labeldp.custody._encode import (
     are_codes,
     as_array,
     bad_label,
-    classes_for,
     declare,
-    encode,
+    label_among_groups,
     one_of,
     require_public_columns,
-    require_public_groups,
 )
+from labeldp.custody._private import PrivateLabels, close, opened
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
@@ -55,7 +54,7 @@ from labeldp.custody._request import (
     charged_names,
     warn_of_repeat,
 )
-from labeldp.custody._run import TableRows, set_digest
+from labeldp.custody._rows import TableRows, set_digest
 from labeldp.custody._silence import SILENCE
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
 from labeldp.laws._exact import below
@@ -178,23 +177,17 @@ def aggregate(
     ... ).values.tolist()
     [[2, 1], [0, 2]]
     """
-    require_public_groups(
-        groups, labels, column, lambda names: charged_names(names, dataset, ledger)
-    )
-    declared, inferred = classes_for(labels, classes, checked(query, features=True).n_classes)
-    given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
-    account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
+    n_classes = checked(query, features=True).n_classes
+    if groups is labels:
+        raise label_among_groups()
+    if not isinstance(labels, PrivateLabels):
+        given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
+        account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
+        labels = close(labels, classes, account, given, n_classes=n_classes)
+    labels.require_public(groups, "groups")
     if isinstance(query, FeatureSums):
-        return answer_sums(labels, query, groups, declared, account, given, inferred=inferred)
-    return answer_groups(
-        labels,
-        GroupQuestion(query, groups),
-        declared,
-        account,
-        given,
-        inferred=inferred,
-        anew=REDRAW,
-    ).answer
+        return answer_sums(labels, query, groups, redraw=redraw)
+    return answer_groups(labels, GroupQuestion(query, groups), redraw=redraw, anew=REDRAW).answer
 
 
 def aggregate_batches(
@@ -407,34 +400,33 @@ def aggregate_best(
     (0, [[3, 0], [0, 2]], 150.0)
     """
     _check(candidates, score, tuning)
+    if any(groups is labels for _, groups in candidates):
+        raise label_among_groups()
+    if not isinstance(labels, PrivateLabels):
+        given = RowIds.of(ids, None, id_name).beside(labels)
+        account = Account(dataset or "", column, 1, ledger, noise)
+        labels = close(labels, classes, account, given, n_classes=candidates[0][0].n_classes)
     for _, groups in candidates:
-        require_public_groups(
-            groups, labels, column, lambda names: charged_names(names, dataset, ledger)
-        )
-    given = RowIds.of(ids, None, id_name).beside(labels)
-    declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
-    codes = encode(labels, declared)
-    del labels
-    account = Account(dataset or "", column, 1, ledger, noise, redraw)
-    rows = TableRows(given, len(codes), account.private_column(declared, given))
+        labels.require_public(groups, "groups")
+    account, rows = replace(labels.account, redraw=redraw), labels.rows
     # A row that is there twice would be counted twice, with noise for one.
     rows.check_distinct()
-    tried = [(query, query.groups_of_rows(groups, len(codes))) for query, groups in candidates]
+    tried = [(query, query.groups_of_rows(groups, len(labels))) for query, groups in candidates]
     for query, where in tried:
         query.require(np.bincount(where.reshape(-1), minlength=query.n_groups))
     # One charge covers all candidates and all runs, because only the best answer is released.
     request = Request(
         rows.column,
         tuning.pure_epsilon(max(query.epsilon for query, _ in tried)),
-        _facts(tried, tuning, score_name) | ({"classes_inferred": True} if inferred else {}),
+        _facts(tried, tuning, score_name) | labels.noted,
         rows=digest({"rows": [groups_digest(where, query, rows) for query, where in tried]}),
-        id_name=given.id_name,
+        id_name=rows.given.id_name,
         of_groups=True,
     )
     account.check()
     charge = begin_once(request, account, coverage=rows.coverage(account.ledger))
     return answered(
-        charge, lambda secret: _best(request, tried, score, tuning, codes, charge, secret)
+        charge, lambda secret: _best(request, tried, score, tuning, labels, charge, secret)
     )
 
 
@@ -494,7 +486,7 @@ def _best(
     tried: _Candidates,
     score: Callable[[Aggregate], float],
     tuning: Tuning,
-    codes: NDArray[np.int32],
+    labels: PrivateLabels,
     charge: Charge,
     secret: RunSecret,
 ) -> Aggregate:
@@ -508,7 +500,7 @@ def _best(
     def counted(number: int) -> GroupCounts:
         query, where = tried[number]
         counts = GroupCounts(query.n_groups, query.n_classes)
-        counts.add(where, codes)
+        counts.add(where, opened(labels))
         return counts
 
     def run(repetition: int) -> tuple[float, Aggregate]:
@@ -604,13 +596,10 @@ class GroupAnswer:
 
 
 def answer_groups(
-    labels: ArrayLike,
+    labels: PrivateLabels,
     question: GroupQuestion,
-    classes: Sequence[object],
-    account: Account,
-    given: RowIds,
     *,
-    inferred: bool = False,
+    redraw: bool = False,
     anew: str = RELEASE_ANEW,
 ) -> GroupAnswer:
     """Charge and answer a query about groups of rows in memory, or return the stored answer of an
@@ -618,45 +607,36 @@ def answer_groups(
 
     Parameters
     ----------
-    labels : (n,) array of class values, raw
+    labels : PrivateLabels
+        Of as many classes as the query has.
     question : GroupQuestion
-    classes : sequence of K values
-        The declared classes, as many as the query has.
-    account : Account
-    given : RowIds
-        Ids and units of the rows.
-    inferred : bool, default=False
-        True if the classes were read off the labels, which the ledger records.
+    redraw : bool
+        Ask and charge again even if the same request has settled. False by default.
     anew : (str, str)
         As in `warn_of_repeat`, of a question that names its groups; by default that of a fit.
     """
-    query = checked(question.query)
-    column = account.private_column(classes, given)
-    codes = encode(labels, column.values)
-    del labels
-    rows = TableRows(given, len(codes), column)
+    query, rows, account = checked(question.query), labels.rows, labels.account
     rows.check_distinct()
-    groups = query.groups_of_rows(question.groups, len(codes))
+    groups = query.groups_of_rows(question.groups, len(labels))
     # The sizes of the groups are public, because the groups do not depend on labels.
     query.require(
-        np.bincount(groups.reshape(-1), minlength=query.n_groups), units=given.unit is not None
+        np.bincount(groups.reshape(-1), minlength=query.n_groups), units=rows.given.unit is not None
     )
     # A clustering may come out differently on another machine. Its inputs name the request, so that
     # it is not charged again for that.
     by_origin = question.origin is not None and account.ledger is not None
     request = query_request(
         query,
-        column,
-        len(codes),
+        rows.column,
+        len(labels),
         rows=_origin_digest(question, rows) if by_origin else groups_digest(groups, query, rows),
         units=rows.units_digest,
-        id_name=given.id_name,
-        noted=({"classes_inferred": True} if inferred else {})
-        | ({"held_out": question.held_out} if question.held_out else {}),
+        id_name=rows.given.id_name,
+        noted=labels.noted | ({"held_out": question.held_out} if question.held_out else {}),
     )
     charge = _charged(
         request,
-        account,
+        replace(account, redraw=redraw),
         rows,
         lambda coverage: _require_room(account, coverage, question.total),
         question.total,
@@ -674,7 +654,7 @@ def answer_groups(
             GroupCounts(query.n_groups, query.n_classes),
             ~held_out & rows.within_cap(secret),
         )
-        counts.add(groups[asked], codes[asked])
+        counts.add(groups[asked], opened(labels)[asked])
         return drawn_answer(request, query, counts, charge, secret)
 
     return GroupAnswer(
@@ -686,53 +666,43 @@ def answer_groups(
 
 
 def answer_sums(
-    labels: ArrayLike,
-    query: FeatureSums,
-    features: ArrayLike,
-    classes: Sequence[object],
-    account: Account,
-    given: RowIds,
-    *,
-    inferred: bool,
+    labels: PrivateLabels, query: FeatureSums, features: ArrayLike, *, redraw: bool = False
 ) -> Aggregate:
     """Charge and answer a query about sums of public features, or return the stored answer of an
     earlier request.
 
     Parameters
     ----------
-    labels : (n,) array of class values, raw
+    labels : PrivateLabels
     query : FeatureSums
     features : (n, query.n_groups) numbers
         Public.
-    classes, account, given, inferred
+    redraw : bool
         As in `answer_groups`.
     """
-    column = account.private_column(classes, given)
-    codes = encode(labels, column.values)
-    del labels
-    rows = TableRows(given, len(codes), column)
+    rows = labels.rows
     rows.check_distinct()
     units = query.units(features)
-    if len(units) != len(codes):
-        raise InvalidInput(f"Expected features of {len(codes)} rows, got {len(units)}.")
+    if len(units) != len(labels):
+        raise InvalidInput(f"Expected features of {len(labels)} rows, got {len(units)}.")
     request = query_request(
         query,
-        column,
-        len(codes),
+        rows.column,
+        len(labels),
         rows=(
-            set_digest(given.ids, units)
-            if given.ids is not None
+            set_digest(rows.given.ids, units)
+            if rows.given.ids is not None
             else array_digest({"features": units})
         ),
         units=rows.units_digest,
-        id_name=given.id_name,
-        noted={"classes_inferred": True} if inferred else {},
+        id_name=rows.given.id_name,
+        noted=labels.noted,
     )
-    charge = _charged(request, account, rows)
+    charge = _charged(request, replace(labels.account, redraw=redraw), rows)
 
     def draw(secret: RunSecret) -> Aggregate:
         sums, asked = RawSums(query.n_groups, query.n_classes), rows.within_cap(secret)
-        sums.add(units[asked], codes[asked])
+        sums.add(units[asked], opened(labels)[asked])
         return drawn_answer(request, query, sums, charge, secret)
 
     return answered(charge, draw)
@@ -982,29 +952,15 @@ class TeacherAnswer:
     queries: NDArray[np.int64]
 
 
-def answer_teachers(
-    labels: ArrayLike,
-    question: TeacherQuestion,
-    classes: Sequence[object],
-    account: Account,
-    given: RowIds,
-    *,
-    inferred: bool,
-) -> TeacherAnswer:
+def answer_teachers(labels: PrivateLabels, question: TeacherQuestion) -> TeacherAnswer:
     """Train teachers on disjoint shards of the rows, and release the noisy majority of their votes
     once.
 
     Parameters
     ----------
-    labels : (n,) array of class values, raw
+    labels : PrivateLabels
+        Of as many classes as the query has. A unit's rows are all with one teacher.
     question : TeacherQuestion
-    classes : sequence of K values
-        Declared, as many as the query has.
-    account : Account
-    given : RowIds
-        Ids and units of the rows; a unit's rows are all with one teacher.
-    inferred : bool
-        The classes were read off the labels, which the ledger notes.
 
     Notes
     -----
@@ -1012,14 +968,11 @@ def answer_teachers(
     nothing: nothing of it leaves this function. Only then is the query charged, whole, and the
     noise drawn. A repeat trains nobody and gets the stored answer.
     """
-    query, column = question.query, account.private_column(classes, given)
-    codes = encode(labels, column.values)
-    del labels
-    rows = TableRows(given, len(codes), column)
+    query, rows, account = question.query, labels.rows, labels.account
     rows.check_distinct()
-    if query.n_queries > len(codes):
+    if query.n_queries > len(labels):
         raise InvalidInput(
-            f"Expected at most as many queries as {len(codes)} rows, got"
+            f"Expected at most as many queries as {len(labels)} rows, got"
             f" n_queries={query.n_queries}. Lower it."
         )
     shards = rows.public_shards(query.n_teachers, question.seed)
@@ -1030,17 +983,17 @@ def answer_teachers(
     origin = question.origin(rows.by_id() if rows.explicit else None) if named else ""
     request = query_request(
         query,
-        column,
-        len(codes),
+        rows.column,
+        len(labels),
         rows=digest({"request": origin, "ids": rows.digest}),
         units=rows.units_digest,
-        id_name=given.id_name,
-        noted={"seed": question.seed} | ({"classes_inferred": True} if inferred else {}),
+        id_name=rows.given.id_name,
+        noted={"seed": question.seed} | labels.noted,
     )
 
     @cache
     def votes() -> GroupCounts:
-        return _votes(question, shards, codes, asked)
+        return _votes(question, shards, labels, asked)
 
     def before_charge(coverage: RowSet | None) -> None:
         assert account.ledger is not None
@@ -1060,7 +1013,7 @@ def answer_teachers(
 def _votes(
     question: TeacherQuestion,
     shards: NDArray[np.int64],
-    codes: NDArray[np.int32],
+    labels: PrivateLabels,
     asked: NDArray[np.int64],
 ) -> GroupCounts:
     """Count the votes of all teachers: raw, as any function of labels without noise is."""
@@ -1072,7 +1025,7 @@ def _votes(
     for number, rows in enumerate(parts):
         counts.add(
             np.arange(query.n_queries),
-            _vote_of(question, number, rows, codes[rows].astype(np.int64), asked),
+            _vote_of(question, number, rows, opened(labels)[rows].astype(np.int64), asked),
         )
     return counts
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any, NamedTuple
@@ -49,6 +49,12 @@ class Codes(np.ndarray[Any, np.dtype[np.int32]]):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+class Closed:
+    """The type of `PrivateLabels`, by which modules know them that load nothing of the ledger."""
+
+    __slots__ = ("__weakref__",)
 
 
 def infers(classes: object) -> bool:
@@ -709,27 +715,12 @@ class RowIds:
             )
 
 
-def require_public_groups(
-    groups: Any, labels: Any, column: str, charged: Callable[[Collection[str]], Collection[str]]
-) -> None:
-    """Refuse the labels, or a private column by its name, as the groups of rows, whose sizes are
-    published without noise.
-
-    Parameters
-    ----------
-    groups, labels : as in `labeldp.aggregate`
-    column : str
-        The account's.
-    charged : function of names
-        Returns those of them that the ledger has charged as private.
-    """
-    named = column_names(groups)
-    if groups is labels or not {column, *label_names(labels)}.isdisjoint(named):
-        raise InvalidInput(
-            "Expected groups of public columns, got the label column among them, whose counts would"
-            " be exact. Leave it out, or, if it is another column, rename it."
-        )
-    require_public_columns(named, charged(named), "groups")
+def label_among_groups() -> InvalidInput:
+    """Make the error for the labels as groups, whose sizes are published without noise."""
+    return InvalidInput(
+        "Expected groups of public columns, got the label column among them, whose counts would be"
+        " exact. Leave it out, or, if it is another column, rename it."
+    )
 
 
 def require_public_columns(

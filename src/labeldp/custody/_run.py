@@ -18,29 +18,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable, text_array
+from labeldp._hash import array_digest, digest
 from labeldp.custody._draw import (
     Draw,
     Prior,
     check_contract,
     law_per_row,
     prepare_side,
-    public_words,
-    question_words,
 )
-from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
+from labeldp.custody._encode import Name, RowIds
+from labeldp.custody._private import PrivateLabels, close, opened
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
     Account,
     Charge,
-    PrivateColumn,
     Request,
     RunSecret,
     begin,
     warn_of_repeat,
 )
-from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
+from labeldp.errors import InvalidInput, LedgerError
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
 from labeldp.laws._base import Law, check_told_apart
@@ -48,24 +46,16 @@ from labeldp.laws._columns import LabelColumns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import Part
 from labeldp.ledger._ledger import Ledger
-from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import ROWS, RunStore
-from labeldp.noise._secrets import new_secret
 from labeldp.noise._words import (
-    Blocks,
-    Key,
     Pin,
-    RowWords,
     SeededNoise,
-    id_blocks,
-    one_word,
     partition,
-    row_blocks,
 )
 
 
 def privatize(
-    labels: ArrayLike,
+    labels: PrivateLabels | ArrayLike,
     law: Law,
     *,
     classes: Sequence[object] | None = None,
@@ -86,7 +76,7 @@ def privatize(
 
     Parameters
     ----------
-    labels : (n,) array of class values
+    labels : PrivateLabels, or (n,) array of class values
         Raw, private. Every value must be declared. Of several columns, with `LabelColumns`: a data
         frame or mapping with these columns, or an (n, L) array.
     law : Law
@@ -178,73 +168,68 @@ def privatize(
             "Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got"
             f" {_validate.shown(law)}."
         )
-    # Ids, units and classes are public and enter unkeyed digests, so labels among them are refused
-    # before anything else.
-    given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
-    declared, inferred = classes_for(labels, classes, law.n_classes)
+    if not isinstance(labels, PrivateLabels):
+        # Ids, units and classes are public and enter unkeyed digests, so labels among them are
+        # refused before anything else.
+        given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
+        account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
+        labels = close(labels, classes, account, given, n_classes=law.n_classes)
+    account, rows = replace(labels.account, redraw=redraw), labels.rows
+    declared = labels.classes
     if law.kind == "number":
         # refused here if the classes are no numbers on which it can be released
         law.released(declared)
-    codes = encode(labels, declared)
-    # a traceback with variables prints this frame: `codes` hides its values, the user's array does
-    # not
-    del labels
     name = check_stage("release" if stage is None else stage)
     if isinstance(declared, LabelColumns):
         declared.check(law)
-        column = declared.name if column == "label" else column
+    elif law.n_classes != len(declared):
+        raise InvalidInput(
+            f"Expected a law over {len(declared)} classes, as many as the labels have, got {law}."
+        )
     if isinstance(prior, Mapping):
         if not isinstance(declared, LabelColumns):
             raise InvalidInput(
                 "Expected weights by column of several label columns, got them for one. Pass an"
                 " array (n, K)."
             )
-        prior = declared.prior(prior, len(codes))
+        prior = declared.prior(prior, len(labels))
     check_prior_use(law, prior)
-    account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
-    rows = TableRows(given, len(codes), account.private_column(declared, given))
     used = law_per_row(law, account.max_rows_per_unit)
     check_contract(used)
-    side = prepare_side(used, prior, len(codes), rows.words(used))
-    check_told_apart(used, used.told_apart(side), declared, len(codes))
+    side = prepare_side(used, prior, len(labels), rows.words(used))
+    check_told_apart(used, used.told_apart(side), declared, len(labels))
     # The digest of the side is taken in the order of ids, so that a repeat with its rows in another
     # order is the same request.
     order = rows.by_id() if rows.explicit and side else slice(None)
     request = Request(
         rows.column,
         law.epsilon,
-        {"law": law.to_dict(), "stage": name} | ({"classes_inferred": True} if inferred else {}),
+        {"law": law.to_dict(), "stage": name} | labels.noted,
         prior=array_digest({what: values[order] for what, values in side.items()}) if side else "",
         rows=rows.digest,
         units=rows.units_digest,
-        id_name=given.id_name,
+        id_name=rows.given.id_name,
     )
     # Every invalid argument was refused above. From here on epsilon may be spent.
     account.check()
-    with charged_run(request, account, codes, rows, REDRAW) as run:
-        return run.draw_with_side(np.arange(len(codes)), law, used, side, name)
+    with charged_run(request, account, labels, REDRAW) as run:
+        return run.draw_with_side(np.arange(len(labels)), law, used, side, name)
 
 
 def open_run(
-    labels: ArrayLike,
-    classes: Sequence[object],
-    account: Account,
-    given: RowIds | None = None,
+    labels: PrivateLabels,
     *,
     epsilon: float,
     laws: Mapping[str, object],
     prior_digest: str = "",
-    public_digest: str = "",
+    public_digest: Callable[[], str] = str,
+    resumes: str = "",
 ) -> Run:
     """Charge one run over all rows in memory, or resume or repeat an earlier run of this request.
 
     Parameters
     ----------
-    labels : (n,) array of class values, raw
-    classes : sequence of K values
-    account : Account
-    given : RowIds, optional
-        Ids and units; None: neither.
+    labels : PrivateLabels
     epsilon : float
         Total for one unit of all draws of the run.
     laws : mapping
@@ -252,33 +237,33 @@ def open_run(
         identity.
     prior_digest : str, default=""
         Digest of the public prior, "" for none.
-    public_digest : str, default=""
-        Digest of the public columns, which name the rows if there are no ids.
+    public_digest : function
+        Computes the digest of the public columns, which name the rows if there are no ids.
+    resumes : str, default=""
+        Id of the run that must be reopened; "" for any run, or a new one.
 
     Returns
     -------
     Run
         Charged, or settled before if this is a repeat.
     """
-    given = given or RowIds()
-    column = account.private_column(declare(classes), given)
-    codes = encode(labels, column.values)
-    del labels
-    rows = TableRows(given, len(codes), column)
+    rows, account = labels.rows, replace(labels.account, resumes=resumes)
     account.check()
     # Ids name rows. Without ids public columns do; and if these differ, the pin may still show that
-    # the labels are the same.
-    public = "" if rows.explicit else public_digest
+    # the labels are the same. Their digest costs a pass over all features, so it is computed only
+    # where a repeat can occur.
+    known = account.ledger is not None or account.noise is not None
+    public = public_digest() if known and not rows.explicit else ""
     request = Request(
-        column,
+        rows.column,
         _validate.epsilon(epsilon),
         laws,
         prior=prior_digest,
         rows=rows.digest or public,
         units=rows.units_digest,
-        id_name=given.id_name,
+        id_name=rows.given.id_name,
     )
-    return charged_run(request, account, codes, rows, RELEASE_ANEW, by_labels=bool(public))
+    return charged_run(request, account, labels, RELEASE_ANEW, by_labels=bool(public))
 
 
 _DRAW = "/draw"
@@ -300,9 +285,9 @@ class Run:
         True for rows within their unit's cap.
     """
 
-    def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: TableRows) -> None:
-        self._charge, self._codes, self._rows = charge, codes, rows
-        self._store, self.receipt, self.n_rows = charge.store, charge.receipt, len(codes)
+    def __init__(self, charge: Charge, labels: PrivateLabels) -> None:
+        self._charge, self._labels, self._rows = charge, labels, labels.rows
+        self._store, self.receipt, self.n_rows = charge.store, charge.receipt, len(labels)
         self._stages: set[str] = set()
         self._drawn = self._drawn_before()
         self.kept = self._within_cap()
@@ -425,7 +410,7 @@ class Run:
             blocks = blocks[chosen.astype(np.intp)]
         draw = Draw(self._secret, row_law, self.receipt, prior, stage)
         noisy = draw.release(
-            self._codes[chosen],
+            opened(self._labels)[chosen],
             blocks,
             part,
             self._rows.ids[rows],
@@ -627,29 +612,27 @@ class Run:
 def charged_run(
     request: Request,
     account: Account,
-    codes: NDArray[np.int32],
-    rows: TableRows,
+    labels: PrivateLabels,
     anew: str,
     *,
     by_labels: bool = False,
 ) -> Run:
-    """Charge a run over the labels of these rows, or resume or repeat an earlier run of the
-    request.
+    """Charge a run over private labels, or resume or repeat an earlier run of the request.
 
     Parameters
     ----------
     request, account, by_labels
         As in `begin`.
-    codes : (n,) int32
-        Class codes: raw, private labels.
-    rows : TableRows
+    labels : PrivateLabels
     anew : (str, str)
         As in `warn_of_repeat`.
     """
 
+    rows = labels.rows
+
     def pin_of(secret: RunSecret) -> str:
         pin = Pin(secret.key("pin"))
-        pin.update(rows.blocks(secret), codes)
+        pin.update(rows.blocks(secret), opened(labels))
         return pin.hexdigest()
 
     # Before the charge, so that a repeated id is refused while nothing is spent.
@@ -658,7 +641,7 @@ def charged_run(
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
     if charge.repeats is not None:
         warn_of_repeat(charge.receipt, anew=anew)
-    return Run(charge, codes, rows)
+    return Run(charge, labels)
 
 
 def _set_back_error(run_id: str, stage: str) -> LedgerError:
@@ -705,335 +688,3 @@ def _reorder(noisy: NoisyLabels, ids: Array) -> NoisyLabels:
             "Expected the same rows as in the settled run, but some ids have no stored output."
         )
     return noisy[found]
-
-
-# The rows of a table in memory
-# --------------------------------------------------------------------------------------------------
-
-
-class TableRows:
-    """The rows of a table in memory: their ids and units, which are public, without their labels.
-
-    Parameters
-    ----------
-    given : RowIds
-        Ids and units, as the caller gave them.
-    n_rows : int
-    column : PrivateColumn
-
-    Attributes
-    ----------
-    ids : (n,) or (n, columns) array
-        The explicit ids, or the row numbers.
-    n_rows : int
-    explicit : bool
-        True if the caller gave ids.
-
-    Raises
-    ------
-    InvalidInput
-        There are no rows; ids or units are the label column, of another length, or no columns; or
-        there is a cap but no units.
-    """
-
-    def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-        self.given, self.column, self.n_rows, self.explicit = (
-            given,
-            column,
-            n_rows,
-            given.ids is not None,
-        )
-        _check_columns(given, n_rows, column)
-        ids = np.arange(n_rows) if given.ids is None else exact_array(given.ids)
-        self.ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
-        # NumPy drops trailing NULs of text, and converts 1 and "1" of one list to the same text.
-        # Two ids must not become one.
-        if (
-            self.explicit
-            and self.ids.dtype.kind in "USO"
-            and len(np.unique(sortable(self.ids), axis=0)) < n_rows
-        ):
-            raise InvalidInput(
-                "Expected ids that stay different as text of one type, without trailing NULs;"
-                " rename some."
-            )
-        self._known_blocks: tuple[str, Blocks] | None = None
-
-    # Public facts for the request and the charge
-    # --------------------------------------------------------------------------------------
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the set of explicit ids, in any order; "" without ids."""
-        return "" if self.given.ids is None else set_digest(self.given.ids)
-
-    @property
-    def units_digest(self) -> str:
-        """The digest of the pairs (row, unit), in any order; "" if each row is its own unit."""
-        if self.given.unit is None:
-            return ""
-        return set_digest(
-            np.arange(self.n_rows) if self.given.ids is None else self.given.ids, self.given.unit
-        )
-
-    def coverage(self, ledger: Ledger | None) -> RowSet | None:
-        """Build the set of rows and units that a charge covers, None without ids or units; refuse a
-        repeated id."""
-        given = self.given
-        if ledger is None or (given.ids is None and given.unit is None):
-            return None
-        found = ledger.row_set_builder(given.id_name, given.unit_name)
-        found.add(given.ids, given.unit)
-        # None: two ids have one hash, so they may be equal or not. Then the ids themselves are
-        # compared.
-        if found.repeated is not False:
-            self.check_distinct()
-        return found.finish()
-
-    # Under a run's secret
-    # ----------------------------------------------------------------------------------------------
-
-    def blocks(self, secret: RunSecret) -> Blocks:
-        """Compute the block of each row under a run's secret; refuse a repeated id."""
-        if not self.explicit:
-            return row_blocks(self.n_rows)
-        # One run's blocks are cached: hashing text takes longer than all other steps, and pin, cap,
-        # parts and draw need them.
-        if self._known_blocks is None or self._known_blocks[0] != secret.run_id:
-            # not self.ids: in an array, 1 and "1" could become one id
-            blocks = id_blocks(self.given.ids, secret.key("ids"))
-            repeat = blocks.first_repeat()
-            if repeat is not None:
-                raise InvalidInput(
-                    f"Expected different ids, but the id of row {repeat} occurred before. Each row"
-                    " needs an id of its own."
-                )
-            self._known_blocks = secret.run_id, blocks
-        return self._known_blocks[1]
-
-    def check_distinct(self) -> None:
-        """Refuse a repeated id."""
-        if self.explicit:
-            self.blocks(self._throwaway_secret())
-
-    def words(
-        self, law: Law, rows: NDArray[np.integer] | None = None
-    ) -> Callable[[slice], RowWords | None]:
-        """Make the public words from which a law draws the questions of these rows (None: all); see
-        `question_words`."""
-
-        def public_blocks(key: Key) -> Blocks:
-            blocks = self._public_blocks(key)
-            return blocks if rows is None else blocks[np.asarray(rows, np.intp)]
-
-        return question_words(law, self.column.dataset, self.column.column, public_blocks)
-
-    def _public_blocks(self, key: Key) -> Blocks:
-        return id_blocks(self.given.ids, key) if self.explicit else row_blocks(self.n_rows)
-
-    def public_order(self, what: str, seed: int) -> NDArray[np.int64]:
-        """Place the rows in a public order that looks random and depends on their ids alone: (n,)
-        places, all different.
-
-        Parameters
-        ----------
-        what : str
-            What the order is for; another one is another order.
-        seed : int
-        """
-        return np.argsort(
-            np.argsort(self._public_words(what, seed, self._public_blocks), kind="stable"),
-            kind="stable",
-        )
-
-    def public_shards(self, n_shards: int, seed: int) -> NDArray[np.int64]:
-        """Divide the rows among shards of equal numbers of units by a public rule on ids: (n,)
-        int64, -1 for rows over their unit's cap.
-
-        All rows of a unit are in one shard, so that changing all its labels changes one shard. No
-        label decides where a row goes.
-        """
-        unit, codes = self.given.unit, self._unit_codes
-        if codes is None:
-            place, n_units = self.public_order("shards", seed), self.n_rows
-        else:
-            first = np.unique(codes, return_index=True)[1]
-            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key, "unit"))[
-                first
-            ]
-            place, n_units = (
-                np.argsort(np.argsort(words, kind="stable"), kind="stable")[codes],
-                len(first),
-            )
-        if n_shards > n_units:
-            whose = (
-                f"row{'s' * (n_units != 1)}"
-                if codes is None
-                else f"different values of {self.column.unit}"
-            )
-            raise InvalidInput(
-                f"Expected at most as many teachers as {n_units} {whose}, got"
-                f" n_teachers={n_shards}. Lower it."
-            )
-        kept = np.ones(self.n_rows, bool)
-        if codes is not None:
-            kept = keep_within_cap(
-                codes,
-                self._public_words("cap", seed, self._public_blocks),
-                self.column.max_rows_per_unit,
-            )
-        return np.where(kept, place % n_shards, -1)
-
-    def _public_words(
-        self, what: str, seed: int, blocks: Callable[[Key], Blocks]
-    ) -> NDArray[np.uint64]:
-        facts = {"dataset": self.column.dataset, "column": self.column.column, "seed": seed}
-        return public_words(f"public-{what}", facts, blocks)
-
-    def within_cap(self, secret: RunSecret) -> NDArray[np.bool_]:
-        """Choose the rows within their unit's cap at random, by the run's secret: (n,) bool; all if
-        each row is its own unit."""
-        if self._unit_codes is None:
-            return np.ones(self.n_rows, bool)
-        return keep_within_cap(
-            self._unit_codes,
-            one_word(secret.key("unit-cap"), self.blocks(secret)),
-            self.column.max_rows_per_unit,
-        )
-
-    @cached_property
-    def over_the_cap(self) -> int:
-        """The number of rows over their unit's cap, which are not drawn. The first call warns of
-        them; it must precede the charge."""
-        # A user may have made errors of warnings: after the charge of an answer about groups its
-        # epsilon would be lost.
-        if self._unit_codes is None:
-            return 0
-        cap = self.column.max_rows_per_unit
-        over = int(np.maximum(np.bincount(self._unit_codes) - cap, 0).sum())
-        warn_of_cap(over, self.n_rows, cap, self.column.unit)
-        return over
-
-    @cached_property
-    def _unit_codes(self) -> NDArray[np.int64] | None:
-        """A number for the unit of each row, (n,); None if each row is its own unit."""
-        if self.given.unit is None:
-            return None
-        # As blocks, units of any type can be compared, also composite ones.
-        key = self._throwaway_secret().key("ids")
-        return np.unique(
-            id_blocks(self.given.unit, key, "unit").templates(), axis=0, return_inverse=True
-        )[1].reshape(-1)
-
-    def _throwaway_secret(self) -> RunSecret:
-        """Make a secret of no run, for one comparison of ids."""
-        return RunSecret("check", new_secret(), self.column)
-
-    # Order: a run stores arrays in the order of ids, so that a repeat with its rows in another
-    # order can read them ---------------------
-
-    def by_id(self, rows: NDArray[np.integer] | None = None) -> NDArray[np.intp]:
-        """Return the positions of these rows (None: all) sorted by their ids: (m,)."""
-        if rows is None or (
-            len(rows) == self.n_rows and np.array_equal(rows, np.arange(self.n_rows))
-        ):
-            return self._order
-        return np.arange(len(rows)) if not self.explicit else _order_of(self.ids[rows])
-
-    @cached_property
-    def _order(self) -> NDArray[np.intp]:
-        return np.arange(self.n_rows) if not self.explicit else _order_of(self.ids)
-
-    def in_id_order(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Put an array with a value for each row into the order in which it is stored."""
-        return np.asarray(array[self.by_id()])
-
-    def in_table_order(self, kept: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Put a stored array back into the table's present order; the inverse of `in_id_order`."""
-        array = np.empty_like(kept)
-        array[self.by_id()] = kept
-        return array
-
-
-def _order_of(ids: Array) -> NDArray[np.intp]:
-    """Return the order that sorts ids of one column, or of several: (n,)."""
-    ids = sortable(ids)
-    return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
-
-
-def set_digest(*columns: ArrayLike) -> str:
-    """Compute the digest of a set of rows, given by their public columns, in any order."""
-    named = SetDigest()
-    # Objects are hashed as text; only what NumPy joins as floats is told apart.
-    named.update(
-        *(
-            exact_array(column) if (array := text_array(column)).dtype.kind == "f" else array
-            for column in columns
-        )
-    )
-    return named.hexdigest()
-
-
-def keep_within_cap(
-    unit: NDArray[np.generic], words: NDArray[np.uint64], cap: int
-) -> NDArray[np.bool_]:
-    """Mark the `cap` rows of each unit with the smallest words: (n,) bool."""
-    # Random words, and not the order of the rows: that may depend on the labels, and would decide
-    # which of them are released.
-    _, codes = np.unique(unit, return_inverse=True)
-    # Sorted by unit and then by word, a row's rank within its unit is its distance from the unit's
-    # first row.
-    order = np.lexsort((words, codes))
-    first = (
-        np.r_[0, np.flatnonzero(np.diff(codes[order])) + 1] if len(codes) else np.empty(0, np.int64)
-    )
-    place = np.arange(len(codes)) - np.repeat(first, np.diff(np.r_[first, len(codes)]))
-    kept = np.empty(len(codes), bool)
-    kept[order] = place < cap
-    return kept
-
-
-def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
-    """Warn of rows over their unit's cap. Their number is public, as the units are."""
-    if not over:
-        return
-    rows = f"{cap} row{'s' * (cap != 1)}"
-    warn(
-        LeftOutWarning(
-            f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left"
-            " out: nothing is drawn for them. A higher cap (max_rows_per_unit=) keeps more of"
-            " them, and leaves each row less epsilon."
-        ),
-        refusable=False,  # the cap was asked for
-    )
-
-
-def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-    """Refuse an empty table, ids or units that are no public columns of n rows, and a cap without
-    units."""
-    if not n_rows:
-        raise InvalidInput("Expected at least one label, got none.")
-    for name in column.columns:
-        given.require_public(name)
-    for name, values in (("ids", given.ids), ("unit", given.unit)):
-        if values is None:
-            continue
-        if (
-            np.ndim(array := text_array(values)) == 0
-            or getattr(values, "nlevels", 1) > 1
-            or array.dtype.kind == "T"
-        ):
-            fix = (
-                "Pass a list, an array of integers or text, or a table of several columns (of a"
-                " MultiIndex: to_frame(index=False))."
-            )
-            raise InvalidInput(
-                f"Expected {name} as a column of {n_rows} rows, got {type(values).__name__}. {fix}"
-            )
-        if len(array) != n_rows:
-            raise InvalidInput(f"Expected {name} of {n_rows} rows, got {len(array)}.")
-    if given.unit is None and column.max_rows_per_unit != 1:
-        raise InvalidInput(
-            f"Expected unit= with max_rows_per_unit={column.max_rows_per_unit!r}: who each row is"
-            " about. Without it each row is protected by itself."
-        )

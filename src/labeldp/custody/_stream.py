@@ -40,7 +40,7 @@ from labeldp.custody._request import (
     fresh_secret,
     kept_secret,
 )
-from labeldp.custody._run import keep_within_cap
+from labeldp.custody._rows import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels

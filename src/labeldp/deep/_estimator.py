@@ -82,11 +82,9 @@ from labeldp.protocol._estimator import (
 )
 from labeldp.protocol._fit import (
     FitPlan,
-    FitSettings,
     is_group_prior,
     open_fit,
     require_known_rates,
-    settled_classes,
 )
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
@@ -101,6 +99,7 @@ from labeldp.protocol._several import (
 from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
+    from labeldp.custody._private import LabelFacts, PrivateLabels
     from labeldp.ledger._ledger import Ledger
     from labeldp.noise._words import SeededNoise
     from labeldp.protocol._fit import GroupPrior
@@ -215,33 +214,39 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     ) -> tuple[Inputs, NoisyLabels]:
         return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
 
-    def _read(
-        self, settings: FitSettings, y: Any, n_rows: int
-    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        read: list[NDArray[Any]] = []
-
-        def settle() -> tuple[tuple[object, ...], bool]:
-            if y is None:
-                raise InvalidInput(
-                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or"
-                    " DataLoader are not looked at: pass them as y; of a dataset of with_evidence"
-                    " pass dataset.noisy."
-                )
-            if isinstance(settings.classes, LabelColumns):
-                check_rows(y, settings.classes, n_rows)
-                read.append(y)
-                return settled_classes(settings, y)
-            read.append(as_array(y))
-            check_count(len(read[0]), n_rows)
-            return settled_classes(settings, read[0])
-
-        settled = from_first(settle)  # the other processes get the classes, and read no label
-        if self.folder is not None and self.ledger is None and self.noise is None:
+    def _read(self, y: Any, n_rows: int) -> Any:
+        if y is None:
             raise InvalidInput(
-                "Expected a ledger with folder=: without one a killed fit could not draw the same"
-                " labels again. Pass ledger=."
+                "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or"
+                " DataLoader are not looked at: pass them as y; of a dataset of with_evidence"
+                " pass dataset.noisy."
             )
-        return (read[0] if is_first() else np.empty(0)), settled
+        if isinstance(self.classes, LabelColumns):
+            check_rows(y, self.classes, n_rows)
+            return y
+        labels = as_array(y)
+        check_count(len(labels), n_rows)
+        return labels
+
+    def _private(
+        self, y: Any, n_rows: int, ids: Any, unit: Any, names: tuple[Name | None, Name | None]
+    ) -> PrivateLabels:
+        from labeldp.custody._private import of_facts
+
+        made: list[PrivateLabels] = []
+
+        def close() -> LabelFacts:
+            made.append(super(NetEstimator, self)._private(y, n_rows, ids, unit, names))
+            account = made[0].account
+            if self.folder is not None and account.ledger is None and account.noise is None:
+                raise InvalidInput(
+                    "Expected a ledger with folder=: without one a killed fit could not draw the"
+                    " same labels again. Pass ledger=."
+                )
+            return made[0].facts
+
+        facts = from_first(close)  # the other processes read no label
+        return made[0] if made else of_facts(facts)
 
     def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
         if plan.rates is not None:
@@ -255,15 +260,11 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     def _once(self, make: Callable[[], Result]) -> Result:
         return from_first(make)
 
-    def _open(
-        self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint
-    ) -> SharedRun:
+    def _open(self, plan: FitPlan, training: Trainer, state: Checkpoint) -> SharedRun:
         resumes, runs = state.run_id, []
 
         def charge() -> None:  # in the first process alone: two of them would charge twice
-            runs.append(
-                open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes)
-            )
+            runs.append(open_fit(plan, public_digest=training.public_digest, resumes=resumes))
             state.charged(runs[0].receipt)
 
         from_first(charge)
@@ -289,7 +290,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         require_losses(recipes, source)
         share, within = (
             stages.fractions[-stages.n_stages],
-            source.rows.within(source.settings.max_rows_per_unit, len(inputs)),
+            source.labels.rows.given.within(source.labels.account.max_rows_per_unit, len(inputs)),
         )
         require_held_out(recipes, round(stages.validation_fraction * within))
         return self._trainer(

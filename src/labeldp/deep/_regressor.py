@@ -27,7 +27,6 @@ from labeldp.deep._loop import Epoch, Recipe
 from labeldp.deep.models import Ensemble
 from labeldp.laws import Law
 from labeldp.protocol._estimator import RegressorEstimator
-from labeldp.protocol._fit import FitSettings
 from labeldp.protocol.metrics import points_of
 
 if TYPE_CHECKING:
@@ -285,11 +284,9 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         super()._require_settings()
         _validate.one_of(HEADS, head=self.head)
 
-    def _read(
-        self, settings: FitSettings, y: Any, n_rows: int
-    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(self, y: Any, n_rows: int) -> Any:
         self._require_range(y)
-        return super()._read(settings, y, n_rows)
+        return super()._read(y, n_rows)
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         points = points_of(classes)

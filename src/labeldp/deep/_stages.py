@@ -868,20 +868,20 @@ def weights_given(model: Any) -> bool:
 
 def facts_of_labels(plan: FitPlan) -> dict[str, object]:
     """Collect the facts of the charge and the draws that identify a fit."""
-    settings, rows = plan.settings, plan.rows
+    labels, rows = plan.labels, plan.labels.rows.given
     return {
-        "epsilon": settings.epsilon,
+        "epsilon": plan.settings.epsilon,
         # Digests, since these may be long or name people. All of them are public, so a digest
         # reveals no label.
         "classes": digest({"classes": list(map(repr, plan.classes))}),
-        "dataset": settings.dataset,
-        "column": settings.column,
-        "max_rows_per_unit": settings.max_rows_per_unit,
+        "dataset": labels.dataset,
+        "column": labels.column,
+        "max_rows_per_unit": labels.account.max_rows_per_unit,
         "ids": ids_digest(rows.ids),
         "unit": ids_digest(rows.unit),
         "names": [rows.id_name, rows.unit_name],
         "prior": plan.prior_digest,
-        "seeded_noise": described(settings.noise),
+        "seeded_noise": described(labels.account.noise),
         **plan.to_dict(),
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.custody._encode import Name, RowIds
+from labeldp.custody._encode import Closed, Name
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
@@ -74,19 +74,21 @@ from labeldp.protocol._fit import (
     MIN_VALIDATION_ROWS,
     MOST_CELLS,
     FitPlan,
-    FitSettings,
     HeldOut,
     Rows,
     plan_fit,
 )
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
-from labeldp.protocol._several import check_rows, is_several, rates_of
+from labeldp.protocol._several import is_several, rates_of
 from labeldp.protocol.metrics import (
     checked_weights,
     class_rates,
     warn_of_constant,
     warn_of_lost_classes,
 )
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
@@ -210,13 +212,11 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
 
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too
+    def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
+        super()._fit_private(inputs, inputs, labels)  # a prior gets the checked X, too
 
-    def _read(
-        self, settings: FitSettings, y: Any, n_rows: int
-    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        return read_labels(settings, y, n_rows)
+    def _read(self, y: Any, n_rows: int) -> Any:
+        return read_labels(self.classes, y, n_rows)
 
     def _prepared(
         self, inputs: Any, base: Any
@@ -619,8 +619,12 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             found = Drawn(noisy)
         else:
-            wanted, rates = None, rates_of(self.class_prior, self.classes)
-            found = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
+            if not isinstance(y, Closed):
+                require_own_labels(self)
+            labels = self._private(y, row_count(inputs), ids, unit, names)
+            wanted = None
+            rates = rates_of(self.class_prior, cast(LabelColumns, labels.classes))
+            found = self._draw_several(inputs, labels, rates)
         noisy, stages = found.noisy, found.stages
         counted = self._counted(noisy, bool(stages))
         model = SeveralModels.fit(
@@ -695,22 +699,15 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         )
 
     def _draw_several(
-        self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]
+        self, inputs: Any, labels: PrivateLabels, rates: Sequence[Floats | None]
     ) -> Drawn:
-        """Check everything that can be checked, then charge and draw the raw labels of several
+        """Check everything that can be checked, then charge and draw the labels of several
         targets."""
-        columns, settings = self.classes, self._settings()
-        require_own_labels(settings, self)
-        for name in columns.names:
-            rows.require_public(name)
-        check_rows(Y, columns, row_count(inputs))
+        columns = cast(LabelColumns, labels.classes)
+        settings = self._settings(columns)
         # each part holds out rows of its own
         plain = settings.n_stages == 1 and settings.stage_sizes is None and settings.prior is None
-        plan = (
-            None
-            if plain
-            else plan_fit(settings, rows, columns, inputs, row_count(inputs), inferred=False)
-        )
+        plan = None if plain else plan_fit(settings, labels, inputs)
         if plan is not None:
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
@@ -730,10 +727,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             dry_run(estimator, encoded, size, int(inputs.shape[0] * least))
         digest = partial(features_digest, inputs)
         if plan is None:
-            return drawn(settings, columns, Y, rows, digest)
+            return drawn(settings, labels, digest)
         return in_stages(
             plan,
-            Y,
             inputs,
             digest,
             lambda number: self._of_one_column(rates[number], validation_fraction=0.0),

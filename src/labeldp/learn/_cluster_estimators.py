@@ -5,7 +5,7 @@ no label of a single row."""
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.aggregates import Histogram, Query, Vote
-from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
@@ -48,6 +47,9 @@ from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
 from labeldp.protocol._matching import row_count, take, together
 from labeldp.protocol.metrics import warn_of_constant
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 
 class CuratorEstimator(ClassifierEstimator):
@@ -178,10 +180,12 @@ class ClusterEstimator(CuratorEstimator):
     # Fitting
     # ----------------------------------------------------------------------------------------------
 
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        asked_for = self._settings()
-        labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
-        count = self._count(rows, inputs.shape[0], len(classes))
+    def _read(self, y: Any, n_rows: int) -> Any:
+        return read_labels(self.classes, y, n_rows)
+
+    def _fit_private(self, X: Any, inputs: Any, labels: "PrivateLabels") -> None:
+        classes = labels.classes
+        count = self._count(labels)
         clustering = {
             "embedder": self.embedder,
             "algorithm": self.algorithm,
@@ -190,7 +194,7 @@ class ClusterEstimator(CuratorEstimator):
         plan = plan_clusters(inputs, self._query(len(classes), count), 0.0, **clustering)
         # Before `ask_groups`, which charges.
         self._dry_run(inputs, len(classes))
-        asked = ask_groups(asked_for, plan, labels, classes, inferred=inferred, rows=rows)
+        asked = ask_groups(labels, plan)
         self._set_classes(classes)
         self.aggregate_, self.privacy_ = asked.answer, asked.answer.privacy
         self.receipts_, self._learned = (asked.answer.receipt,), None
@@ -206,11 +210,12 @@ class ClusterEstimator(CuratorEstimator):
             require_classifier(self.estimator)
             require_plain_labels(self.estimator)
 
-    def _count(self, rows: RowIds, n_rows: int, n_classes: int) -> int:
+    def _count(self, labels: "PrivateLabels") -> int:
         if self.n_clusters is not None:
             return _validate.integer(n_clusters=self.n_clusters, low=1)
-        m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
-        return clusters_for(rows.within(m, n_rows), n_classes, _validate.epsilon(self.epsilon) / m)
+        m = labels.account.max_rows_per_unit
+        counted = labels.rows.given.within(m, len(labels))
+        return clusters_for(counted, len(labels.classes), _validate.epsilon(self.epsilon) / m)
 
 
 class NoiseCluster(ClusterEstimator):

@@ -35,9 +35,9 @@ from labeldp.custody._encode import (
     not_plain,
 )
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
-from labeldp.laws import Grid
-from labeldp.protocol._fit import FitSettings, settled_classes
+from labeldp.laws import Grid, LabelColumns
 from labeldp.protocol._matching import check_count
+from labeldp.protocol._several import check_rows
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 
 Floats = NDArray[np.float64]
@@ -395,25 +395,23 @@ def one_column(y: Any) -> NDArray[Any]:
     raise not_plain()
 
 
-def read_labels(
-    settings: FitSettings, y: Any, n_rows: int
-) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-    """Check raw labels: one per row, of a type that can be classes. Return them and (classes,
-    whether these were inferred from them).
+def read_labels(classes: object, y: Any, n_rows: int) -> Any:
+    """Check raw labels, one per row, of a type that can be of these classes, and return them.
 
     Parameters
     ----------
-    settings : FitSettings
-    y : (n_rows,) raw labels
+    classes : as declared; None if a law says how many codes there are
+    y : (n_rows,) raw labels; of several columns a table of them
     n_rows : int
     """
+    if isinstance(classes, LabelColumns):
+        check_rows(y, classes, n_rows)
+        return y
     labels = one_column(y)
     check_count(len(labels), n_rows)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise bad_label(
-            NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix
-        )
-    if infers(settings.classes):
+        raise bad_label(NO_NUMBER, FINITE, fix="" if isinstance(classes, Grid) else MISSING.fix)
+    if infers(classes):
         if labels.dtype.kind == "O" and any(map(is_missing, labels)):
             raise bad_label(MISSING, "given")
         known = False
@@ -427,4 +425,4 @@ def read_labels(
                 "Unknown label type: expected labels of one type, text, whole numbers or truth"
                 " values, got others. Convert them, or declare the classes."
             )
-    return labels, settled_classes(settings, labels)
+    return labels

@@ -28,7 +28,7 @@ from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import RegressorEstimator, quantiles_of
-from labeldp.protocol._fit import FitPlan, FitSettings
+from labeldp.protocol._fit import FitPlan
 from labeldp.protocol._matching import check_count
 
 POINTS = 64
@@ -227,13 +227,10 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         self._require_range(y)
         return self._checked(X, reset=True)
 
-    def _read(
-        self, settings: FitSettings, y: Any, n_rows: int
-    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(self, y: Any, n_rows: int) -> Any:
         labels = numbers_in(y)
         check_count(len(labels), n_rows)
-        assert settings.classes is not None
-        return labels, (settings.classes, False)  # type: ignore[return-value]
+        return labels
 
     def _training(
         self, inputs: Any, source: FitPlan | NoisyLabels, state: None

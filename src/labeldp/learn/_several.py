@@ -5,13 +5,12 @@ for each of them."""
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Never, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import Block, derived
@@ -33,6 +32,9 @@ from labeldp.protocol._fit import (
 from labeldp.protocol._matching import take
 from labeldp.protocol._several import law_of, share_right, stacked, untold
 from labeldp.protocol.metrics import accelerated
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 STAGE = "fit"
 """The name of the only stage of the draw."""
@@ -387,7 +389,6 @@ class Drawn:
 
 def in_stages(
     plan: FitPlan,
-    Y: Any,
     X: Any,
     public_digest: Callable[[], str],
     make: Maker,
@@ -404,7 +405,6 @@ def in_stages(
     Parameters
     ----------
     plan : FitPlan
-    Y : (n, L) raw labels, data frame or mapping
     X : n rows of features
     public_digest : function
         As for `drawn`.
@@ -422,7 +422,7 @@ def in_stages(
     Drawn
     """
     columns = cast(LabelColumns, plan.classes)
-    plan = plan.with_answer(answer_for(plan, Y))
+    plan = plan.with_answer(answer_for(plan))
     models: list[Callable[[], SeveralModels]] = []
 
     def belief_of(model: Callable[[], SeveralModels] | None, rows: Rows) -> Belief | None:
@@ -457,7 +457,7 @@ def in_stages(
         }
         return columns.prior(weights)(np.arange(len(rows)))
 
-    with open_fit(plan, Y, public_digest=public_digest) as run, paid(run, plan.rows):
+    with open_fit(plan, public_digest=public_digest) as run, paid(run, plan.labels):
         found = run_stages(
             run,
             plan.stages,
@@ -479,9 +479,7 @@ def in_stages(
 
 def drawn(
     settings: FitSettings,
-    columns: LabelColumns,
-    Y: Any,
-    rows: RowIds,
+    labels: "PrivateLabels",
     public_digest: Callable[[], str],
 ) -> Drawn:
     """Charge all columns once, and draw each row once; a repeat returns the stored outputs.
@@ -489,24 +487,19 @@ def drawn(
     Parameters
     ----------
     settings : FitSettings
-    columns : LabelColumns
-    Y : (n, L) raw labels, data frame or mapping
-    rows : RowIds
+    labels : PrivateLabels
+        Of several columns.
     public_digest : function
         Computes the digest of the public columns, which names the rows if there are no ids.
     """
     from labeldp.custody._run import open_run
 
-    law = law_of(columns, settings.law, settings.epsilon)
-    known = settings.ledger is not None or settings.noise is not None
+    law = law_of(cast(LabelColumns, labels.classes), settings.law, settings.epsilon)
     run = open_run(
-        Y,
-        columns,
-        settings.account(),
-        rows,
+        labels,
         epsilon=law.epsilon,
         laws={"law": law.to_dict(), "stage": STAGE},
-        public_digest=public_digest() if known and rows.ids is None else "",
+        public_digest=public_digest,
     )
     with run:
         return Drawn(run.privatize(np.arange(run.n_rows), law, stage=STAGE))

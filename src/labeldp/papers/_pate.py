@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from joblib import parallel_config
@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted
 from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.aggregates import _gaussian
-from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput, NoisyVotesWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
@@ -42,6 +41,9 @@ from labeldp.noise._words import SeededNoise
 from labeldp.papers._gnmax import ConfidentGNMax
 from labeldp.protocol._estimator import undisturbed
 from labeldp.protocol._matching import take
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 _ROWS_A_CLASS = 10  # of a shard, on average, by the rule for the number of teachers
 # the rule's number of teachers is at least so many standard deviations of the noise on an answer's
@@ -242,12 +244,14 @@ class PATEClassifier(CuratorEstimator):
     # Fitting
     # ----------------------------------------------------------------------------------------------
 
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+    def _read(self, y: Any, n_rows: int) -> Any:
+        return read_labels(self.classes, y, n_rows)
+
+    def _fit_private(self, X: Any, inputs: Any, labels: "PrivateLabels") -> None:
         from labeldp.custody._aggregation import TeacherQuestion, answer_teachers
 
-        settings, n_rows = self._settings(), inputs.shape[0]
-        labels, (classes, inferred) = read_labels(settings, y, n_rows)
-        query, seed = self._query(len(classes), n_rows, rows), self._seed()
+        classes = labels.classes
+        query, seed = self._query(labels), self._seed()
         self._dry_runs(inputs, query)
         wrong = float(query.failure(np.full((1, query.n_classes - 1), query.n_teachers))[0])
         if wrong > _MOST_WRONG:
@@ -270,9 +274,7 @@ class PATEClassifier(CuratorEstimator):
                 return self._votes(inputs, number, mine, codes, asked)
 
         question = TeacherQuestion(query, teach, lambda order: self._named(inputs, order), seed)
-        asked = answer_teachers(
-            labels, question, classes, settings.account(), rows, inferred=inferred
-        )
+        asked = answer_teachers(labels, question)
         answer = asked.answer
         self._set_classes(classes)
         self.aggregate_, self.privacy_ = answer, answer.privacy
@@ -291,13 +293,10 @@ class PATEClassifier(CuratorEstimator):
         )
         self.estimator_ = self._model.estimator
 
-    def _query(self, n_classes: int, n_rows: int, rows: RowIds) -> ConfidentGNMax:
+    def _query(self, labels: "PrivateLabels") -> ConfidentGNMax:
         """Make the query; whatever is wrong with the numbers is refused here."""
-        n_units = (
-            n_rows
-            if rows.unit is None
-            else len({str(each) for each in np.asarray(rows.unit).tolist()})
-        )
+        n_classes, n_rows, unit = len(labels.classes), len(labels), labels.rows.given.unit
+        n_units = n_rows if unit is None else len({str(each) for each in np.asarray(unit).tolist()})
         for name in ("n_teachers", "n_queries", "max_answers"):
             if getattr(self, name) is not None:
                 _validate.integer(low=1, **{name: getattr(self, name)})

@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
+    Closed,
     Name,
     RowIds,
     column_names,
@@ -43,7 +44,7 @@ from labeldp.custody._encode import (
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
-from labeldp.laws import Grid, LabelColumns
+from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.laws._square_wave import law_of_numbers
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
@@ -62,11 +63,12 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._matching import row_count, warn_of_index
+from labeldp.protocol._matching import check_count, row_count, warn_of_index
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
 if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
     from labeldp.ledger._ledger import Ledger
     from labeldp.noise._words import SeededNoise
 
@@ -144,8 +146,12 @@ class LabelDPEstimator(BaseEstimator, ABC):
         fitted model is scored."""
 
     @abstractmethod
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        """Charge and privatize raw labels, then learn from the noisy ones."""
+    def _read(self, y: Any, n_rows: int) -> Any:
+        """Check that raw labels are a column of n rows, or several columns, and return them."""
+
+    @abstractmethod
+    def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
+        """Charge and privatize labels, then learn from the noisy ones."""
 
     @abstractmethod
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
@@ -291,17 +297,39 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
             return self
-        rows = RowIds.of(ids, unit, *names).beside(y)
-        settings = self._settings()
-        require_own_labels(settings, self)  # looks at the callers of `fit`, two frames up
-        for name in (
-            self.classes.names if isinstance(self.classes, LabelColumns) else (settings.column,)
-        ):
-            # ids or units that are a copy of a label column would publish it in digests
-            rows.require_public(name)
-        self._fit_raw(X, inputs, y, rows)
-        self._raw_rows = row_count(inputs)
+        if not isinstance(y, Closed):
+            require_own_labels(self)  # looks at the callers of `fit`, two frames up
+        labels = self._private(y, row_count(inputs), ids, unit, names)
+        self._fit_private(X, inputs, labels)
+        self._raw_rows = 0 if labels.account.noise else len(labels)
         return self
+
+    def _private(
+        self,
+        y: Any,
+        n_rows: int,
+        ids: Any,
+        unit: Any,
+        names: tuple[Name | None, Name | None],
+    ) -> PrivateLabels:
+        """Close raw labels with this estimator's account; return PrivateLabels as they are."""
+        from labeldp.custody._private import PrivateLabels, close
+        from labeldp.custody._request import Account
+
+        if isinstance(y, PrivateLabels):
+            check_count(len(y), n_rows)
+            return y
+        given = RowIds.of(ids, unit, *names).beside(y)
+        account = Account(
+            self.dataset or "",
+            _validate.DEFAULT_COLUMN if self.column is None else self.column,
+            self.max_rows_per_unit,
+            self.ledger,
+            self.noise,
+        )
+        law = getattr(self, "law", None)
+        n_classes = law.n_classes if isinstance(law, Law) else None
+        return close(self._read(y, n_rows), self.classes, account, given, n_classes=n_classes)
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
@@ -315,16 +343,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    def _settings(self) -> FitSettings:
-        """Collect the parameters that decide how labels are charged and drawn."""
-        given = self.get_params(deep=False) | {"classes": self.classes}
-        if isinstance(self.classes, LabelColumns) and self.column in (
-            None,
-            _validate.DEFAULT_COLUMN,
-        ):
-            given["column"] = self.classes.name
-        elif self.column is None:
-            given["column"] = _validate.DEFAULT_COLUMN  # known as not given, by its type
+    def _settings(self, classes: Sequence[object]) -> FitSettings:
+        """Collect the parameters that decide how labels of these classes are charged and drawn."""
+        given = self.get_params(deep=False)
         return FitSettings(
             **{
                 field.name: given[field.name]
@@ -380,7 +401,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         predicted = self.predict(X)
         # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is
         # the only sign to warn by.
-        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
+        metrics.warn_of_raw_labels(len(predicted), self._raw_rows)
         truth = text_array(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]
@@ -498,15 +519,13 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         low, high = self.range
         return Grid(low, high, _validate.integer(grid=self.grid, low=2))
 
-    def _settings(self) -> FitSettings:
-        found = replace(super()._settings(), numbers=True)
+    def _settings(self, classes: Sequence[object]) -> FitSettings:
+        found = replace(super()._settings(classes), numbers=True)
         if not isinstance(found.law, str) or found.law != "auto":
             return found
         # Rows of later stages are asked about bins of their own prior.
         plain = found.n_stages == 1 and found.prior is None
-        return replace(
-            found, law=law_of_numbers(len(found.classes or ())) if plain else "prior-bins"
-        )
+        return replace(found, law=law_of_numbers(len(classes)) if plain else "prior-bins")
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""
@@ -701,13 +720,6 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     validation_fraction: float
 
     @abstractmethod
-    def _read(
-        self, settings: FitSettings, y: Any, n_rows: int
-    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        """Check raw labels; return them with (classes, whether these were inferred from the
-        labels)."""
-
-    @abstractmethod
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: Any) -> Training[Fitted]:
         """Prepare the training; for raw labels (a plan) make a dry run."""
 
@@ -725,9 +737,9 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         them."""
         return make()
 
-    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Any, state: Any) -> ChargedRun:
+    def _open(self, plan: FitPlan, training: Any, state: Any) -> ChargedRun:
         """Charge the run, or reopen the run that this fit repeats."""
-        return open_fit(plan, labels, public_digest=training.public_digest)
+        return open_fit(plan, public_digest=training.public_digest)
 
     def _start(self, training: Any, plan: FitPlan) -> tuple[Training[Fitted], Fitted | None]:
         """Pass prior and rates to the training, and make the initial model of the first stage;
@@ -744,12 +756,10 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
                 fix="'mean' is the paper's, None keeps all rows.",
             )
 
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        settings, n_rows = self._settings(), row_count(inputs)
-        labels, (classes, inferred) = self._read(settings, y, n_rows)
+    def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
         # Order matters: plan and dry run find every fault that can be found, because everything
         # after them costs budget.
-        plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
+        plan = plan_fit(self._settings(labels.classes), labels, X)
         law = plan.stages.law
         if (
             self.top_k_filter == "mean"
@@ -764,9 +774,9 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             training = self._training(inputs, plan, state)
             # The first of two charges, if the prior asks about groups. The ledger keeps its answer,
             # so a fit that is killed before the second charge resumes with the same answer.
-            plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
+            plan = plan.with_answer(self._once(lambda: answer_for(plan)))
             training, start = self._start(training, plan)
-            with self._open(plan, labels, training, state) as run, paid(run, rows):
+            with self._open(plan, training, state) as run, paid(run, labels):
                 staged = run_stages(
                     run,
                     plan.stages,
@@ -833,21 +843,20 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
 
 @contextlib.contextmanager
-def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
+def paid(run: ChargedRun, labels: PrivateLabels) -> Iterator[None]:
     """Add a note to an error of the training: the labels are paid for and kept, and a repeat of the
     fit costs nothing.
 
     Parameters
     ----------
     run : ChargedRun
-    rows : RowIds
-        Ids and units, as passed to `fit`.
+    labels : PrivateLabels
     """
     try:
         yield
     except Exception as error:
         if run.receipt is not None and run.receipt.recorded:
-            same = "the same ids" if rows.ids is not None else "the same labels in the same order"
+            same = "the same ids" if labels.rows.explicit else "the same labels in the same order"
             error.add_note(
                 f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no"
                 f" further cost, with {same}; X and the estimator may be others, but not a prior of"
@@ -1107,13 +1116,12 @@ _LEARN_THEMSELVES = {
 _warned: set[str] = set()  # callers that this process has warned of
 
 
-def require_own_labels(settings: FitSettings, estimator: Any) -> None:
+def require_own_labels(estimator: Any) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses
     rows or makes labels of its own.
 
     Parameters
     ----------
-    settings : FitSettings
     estimator : the one that is fitted
 
     Raises
@@ -1124,7 +1132,7 @@ def require_own_labels(settings: FitSettings, estimator: Any) -> None:
         charged.
     """
     _require_scoring(noisy=False)
-    if settings.noise is not None:  # of public data: nothing to protect
+    if estimator.noise is not None:  # of public data: nothing to protect
         return
     callers, step = _calling_estimators(), _step_that_learned()
     # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of
@@ -1158,7 +1166,7 @@ def require_own_labels(settings: FitSettings, estimator: Any) -> None:
     # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all
     # but the first would get the first one's stored labels. Without a ledger each of its fits
     # spends epsilon again.
-    if settings.ledger is not None:
+    if estimator.ledger is not None:
         raise InvalidInput(
             f"Expected fit to be called directly, got a call by scikit-learn's {caller}. That fits"
             " several times, with rows or targets of its own: the ledger would charge each fit, or"

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
 from labeldp.laws import (
@@ -46,10 +45,8 @@ if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate, Query
     from labeldp.custody._aggregation import GroupAnswer
     from labeldp.custody._draw import Prior
-    from labeldp.custody._request import Account
+    from labeldp.custody._private import PrivateLabels
     from labeldp.custody._run import Run
-    from labeldp.ledger._ledger import Ledger
-    from labeldp.noise._words import SeededNoise
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -73,12 +70,6 @@ class FitSettings:
     ----------
     epsilon : float
         Budget of the whole fit, for one unit.
-    classes : sequence of K values, "infer", or None
-    dataset : str or None
-    column : str
-    max_rows_per_unit : int
-    ledger : Ledger, path, or None
-    noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
         For estimators that draw each row; estimators that ask about groups leave them at their
         defaults.
@@ -89,12 +80,6 @@ class FitSettings:
     """
 
     epsilon: float
-    classes: Sequence[object] | None = None
-    dataset: str | None = None
-    column: str = _validate.DEFAULT_COLUMN
-    max_rows_per_unit: int = 1
-    ledger: "Ledger | None" = None
-    noise: "SeededNoise | None" = None
     law: str | Law = "auto"
     n_stages: int = 1
     stage_sizes: Sequence[float] | None = None
@@ -104,20 +89,6 @@ class FitSettings:
     class_prior: Any = None
     numbers: bool = False
 
-    def account(self, resumes: str = "") -> "Account":
-        """Make the account that is charged; `resumes` is the id of the run that must be picked
-        up."""
-        from labeldp.custody._request import Account
-
-        return Account(
-            self.dataset or "",
-            self.column,
-            self.max_rows_per_unit,
-            self.ledger,
-            self.noise,
-            resumes=resumes,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class FitPlan:
@@ -126,11 +97,7 @@ class FitPlan:
     Attributes
     ----------
     settings : FitSettings
-    rows : RowIds
-        Ids and units, as passed to `fit`.
-    classes : tuple of K values
-    inferred : bool
-        Whether the classes were inferred from the labels.
+    labels : PrivateLabels
     stages : StagePlan
     prior : (n, K) float64 array or None
         Prior of the first stage.
@@ -149,9 +116,7 @@ class FitPlan:
     """
 
     settings: FitSettings
-    rows: RowIds
-    classes: tuple[object, ...]
-    inferred: bool
+    labels: "PrivateLabels"
     stages: "StagePlan"
     prior: Floats | None
     grouped: "GroupPlan | None" = None
@@ -159,6 +124,11 @@ class FitPlan:
     known: Any = None
     held_out: NDArray[np.bool_] | None = None
     rates: Floats | None = None
+
+    @property
+    def classes(self) -> tuple[object, ...]:
+        """The K declared classes of the labels."""
+        return self.labels.classes
 
     @property
     def asks_rates(self) -> bool:
@@ -222,40 +192,20 @@ class FitPlan:
 
     def to_dict(self) -> dict[str, object]:
         """Describe the plan as JSON-ready data, for the charge's record."""
-        return self.stages.to_dict() | ({"classes_inferred": True} if self.inferred else {})
+        return self.stages.to_dict() | self.labels.noted
 
 
-def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
-    """Return the classes and whether they were inferred from the raw labels; if none are declared,
-    a Law says how many codes there are."""
-    return classes_for(
-        labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None
-    )
-
-
-def plan_fit(
-    settings: FitSettings,
-    rows: RowIds,
-    classes: tuple[object, ...],
-    X: Any,
-    n_rows: int,
-    *,
-    inferred: bool,
-) -> FitPlan:
+def plan_fit(settings: FitSettings, labels: "PrivateLabels", X: Any) -> FitPlan:
     """Plan law, stages and first prior of a fit; every fault of the settings is refused here,
     before the charge.
 
     Parameters
     ----------
     settings : FitSettings
-    rows : RowIds
-        Ids and units, as passed to `fit`.
-    classes : tuple of K values
-    X : features, passed to a prior that is a function
-    n_rows : int
-    inferred : bool
-        Whether the classes were inferred from the labels (see `settled_classes`).
+    labels : PrivateLabels of n rows
+    X : features of n rows, passed to a prior that is a function
     """
+    classes, n_rows, cap = labels.classes, len(labels), labels.account.max_rows_per_unit
     grouped, known, rates = None, None, _asks_rates(settings, classes)
     asks = settings.class_prior if rates else settings.prior
     if is_group_prior(asks):
@@ -267,18 +217,17 @@ def plan_fit(
             )
         if isinstance(settings.law, Law) and settings.law.kind != "number" and not rates:
             _require_use(settings.law)
-        cap = _validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1)
         grouped = asks.plan_groups(
             X,
             n_rows=n_rows,
-            n_counted=rows.within(cap, n_rows),
+            n_counted=labels.rows.given.within(cap, n_rows),
             n_classes=len(classes),
             epsilon=_validate.epsilon(settings.epsilon),
             max_rows_per_unit=cap,
             # of columns, not of combinations
             law="auto" if isinstance(classes, LabelColumns) else settings.law,
         )
-    law = _law_for(settings, grouped, classes)  # after the groups, which take their part of epsilon
+    law = _law_for(settings, grouped, labels)  # after the groups, which take their part of epsilon
     if law.kind == "number":
         law.released(classes)  # refused here if the classes are no evenly spaced numbers
     stages = plan_stages(
@@ -300,19 +249,15 @@ def plan_fit(
     # with the run's random words is known only after the charge, and is checked there.
     if known is not None and not first.draws_side:
         check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
-    return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
+    return FitPlan(settings, labels, stages, known, grouped)
 
 
-def _law_for(
-    settings: FitSettings, grouped: "GroupPlan | None", classes: tuple[object, ...]
-) -> Law:
-    """Make the law for these classes, at the epsilon that a prior of groups leaves."""
+def _law_for(settings: FitSettings, grouped: "GroupPlan | None", labels: "PrivateLabels") -> Law:
+    """Make the law for these labels, at the epsilon that a prior of groups leaves."""
     from labeldp.custody._draw import check_contract, law_per_row
 
-    budget, n_classes = (
-        (_validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon),
-        len(classes),
-    )
+    classes, n_classes = labels.classes, len(labels.classes)
+    budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
     law = grouped.law if grouped is not None and grouped.law is not None else settings.law
     if isinstance(classes, LabelColumns):
         law = law_of(
@@ -329,7 +274,7 @@ def _law_for(
     if grouped is not None and not is_group_prior(settings.class_prior):
         _require_use(law, grouped)
     # what will be drawn with: a unit's rows share epsilon
-    check_contract(law_per_row(law, settings.max_rows_per_unit))
+    check_contract(law_per_row(law, labels.account.max_rows_per_unit))
     return law
 
 
@@ -684,79 +629,48 @@ def require_known_rates(class_prior: Any) -> None:
         )
 
 
-def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
+def answer_for(plan: FitPlan) -> "GroupAnswer | None":
     """Ask about the prior's groups in the training rows: the first of a fit's two charges. None if
-    the prior asks nothing.
-
-    Parameters
-    ----------
-    plan : FitPlan
-    labels : (n,) raw labels
-    """
+    the prior asks nothing."""
     if plan.grouped is None:
         return None
-    held_out = plan.stages.validation_fraction
-    return ask_groups(
-        plan.settings,
-        plan.grouped,
-        labels,
-        plan.classes,
-        inferred=plan.inferred,
-        rows=plan.rows,
-        held_out=held_out,
-    )
+    # The ledger must have room for the whole fit now: a histogram whose law is refused later would
+    # be paid for in vain.
+    total = plan.settings.epsilon if plan.grouped.epsilon else None
+    return ask_groups(plan.labels, plan.grouped, plan.stages.validation_fraction, total)
 
 
 def ask_groups(
-    settings: FitSettings,
-    plan: GroupPlan,
-    labels: NDArray[Any],
-    classes: Sequence[object],
-    *,
-    inferred: bool,
-    rows: RowIds,
-    held_out: float = 0.0,
+    labels: "PrivateLabels", plan: GroupPlan, held_out: float = 0.0, total: float | None = None
 ) -> "GroupAnswer":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
 
     Parameters
     ----------
-    settings : FitSettings
-        Its epsilon is the total. Where a law follows, the budget must have room for all of it, or
-        nothing is asked.
+    labels : PrivateLabels
     plan : GroupPlan
-    labels : (n,) raw labels
-    classes : sequence of K values
-    inferred : bool
-        Whether the classes were inferred from the labels.
-    rows : RowIds
-        Ids and units, as passed to `fit`.
     held_out : float in [0, 1)
         Share of the rows that are not counted, so that they can measure the model.
+    total : float, optional
+        Epsilon for which the budget must have room, or nothing is asked.
     """
     from labeldp.custody._aggregation import GroupQuestion, answer_groups
 
-    # The ledger must have room for the whole fit now: a histogram whose law is refused later would
-    # be paid for in vain.
-    total = settings.epsilon if plan.epsilon else None
     kept = {} if plan.found is None else plan.found.kept
     question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
-    return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
+    return answer_groups(labels, question)
 
 
 # The run: draw and learn, stage by stage
 # --------------------------------------------------------------------------------------------------
 
 
-def open_fit(
-    plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = ""
-) -> "Run":
+def open_fit(plan: FitPlan, *, public_digest: Callable[[], str], resumes: str = "") -> "Run":
     """Charge the fit's run, or reopen the run that it repeats.
 
     Parameters
     ----------
     plan : FitPlan
-    labels : (n,) raw labels
     public_digest : function
         Computes the digest of the public columns; called only if it is needed to recognise a
         repeat.
@@ -765,19 +679,13 @@ def open_fit(
     """
     from labeldp.custody._run import open_run
 
-    settings, rows = plan.settings, plan.rows
-    # The digest costs a pass over all features, so it is computed only if a repeat can occur (a
-    # ledger, or a seed) and no ids identify it.
-    known = settings.ledger is not None or settings.noise is not None
     return open_run(
-        labels,
-        plan.classes,
-        settings.account(resumes),
-        rows,
+        plan.labels,
         epsilon=plan.stages.law.epsilon,
         laws=plan.to_dict(),
         prior_digest=plan.prior_digest,
-        public_digest=public_digest() if known and rows.ids is None else "",
+        public_digest=public_digest,
+        resumes=resumes,
     )
 
 

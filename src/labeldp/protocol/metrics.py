@@ -174,7 +174,7 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
         )
 
 
-def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
+def warn_of_raw_labels(n_rows: int, learned: int) -> None:
     """Warn, once in a process, that a score may be computed from the raw labels that a fit
     privatized: it would be a number without noise.
 
@@ -183,11 +183,9 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
     n_rows : int
         Number of rows that are scored.
     learned : int
-        Number of raw labels that the fit was given.
-    noise : SeededNoise or None
-        The fit's: with a seed nothing is private anyway.
+        Number of raw labels that the fit was given; 0 with seeded noise, which protects nothing.
     """
-    if noise is None and n_rows == learned and "score" not in _told:
+    if n_rows == learned and "score" not in _told:
         _told.add("score")
         warnings.warn(
             f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they are"

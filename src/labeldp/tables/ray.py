@@ -440,7 +440,7 @@ def _repeated(column: str, table: pa.Table) -> pa.Table:
 
 def _marked(unit: str, by: str, cap: int, mark: str, table: pa.Table) -> pa.Table:
     """Mark the rows of each unit that are within the cap."""
-    from labeldp.custody._run import keep_within_cap
+    from labeldp.custody._rows import keep_within_cap
 
     units = pc.rank(_plain(table.column(unit)), tiebreaker="dense").to_numpy()
     # Undo `sortable`: every engine keeps the rows of a unit with the smallest unsigned words.

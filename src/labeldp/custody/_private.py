@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw labels as a closed value: custody draws from it, and nobody else reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from labeldp import _validate
+from labeldp._hash import exact_array, text_array
+from labeldp.custody._encode import (
+    Closed,
+    Codes,
+    RowIds,
+    classes_for,
+    column_names,
+    encode,
+    require_public_columns,
+)
+from labeldp.custody._request import Account, charged_names
+from labeldp.custody._rows import TableRows
+from labeldp.errors import InvalidInput, WrongType
+from labeldp.laws._columns import LabelColumns
+from labeldp.laws._grid import Grid
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import SeededNoise
+
+
+class PrivateLabels(Closed):
+    """Raw labels, closed: they can be privatized, aggregated and learned from, and cannot be read.
+
+    Parameters
+    ----------
+    y : (n,) array, list, or column of a data frame
+        Raw, private. Of several columns a data frame or mapping with these columns.
+    classes : sequence of K values, LabelColumns, mapping of str to classes, or "infer"
+        The public list of class values; of several columns a mapping of each column's name to its
+        list. "infer" reads them off the labels, which reveals the classes that occur: it warns.
+    range : (low, high) or Grid
+        For numbers, instead of `classes`: their public range. Each number is clamped to it and
+        rounded to the nearest point.
+    points : int, optional
+        Number of evenly spaced points of the range; 64 by default.
+    dataset : str, optional
+        Public name of the data set; a ledger requires it.
+    column : str, optional
+        Name of the label column in the ledger. None (default): the name that a column of a data
+        frame carries; a ledger requires one.
+    ids : (n,) or (n, columns) array, column, table, or mapping of names to columns, optional
+        Public, different ids of the rows. With them labels made anew, also in another process, are
+        known as the same ones.
+    unit : (n,) array, column, or mapping of a name to one, optional
+        The person, or other unit of protection, of each row. None (default): each row is its own
+        unit.
+    max_rows_per_unit : int
+        Largest number of rows of one unit that are drawn; 1 by default.
+    ledger : Ledger, or its path, optional
+        Durable record of what is spent. None (default): nothing is recorded.
+    noise : SeededNoise, optional
+        For tests and benchmarks on public data only: no guarantee at all.
+
+    Attributes
+    ----------
+    classes : tuple of K values, Grid or LabelColumns
+    dataset, column, unit : str
+        The account, and the unit of protection: "row", or the name of the column of units.
+
+    Raises
+    ------
+    InvalidInput
+        A label is missing or not declared, or an argument is not allowed. No message says which row
+        it is, what it holds, or how many such rows there are.
+
+    Notes
+    -----
+    Guarantee: this keeps labels from accidental readers, such as an encoder in a pipeline, a search
+    or a log. Whoever controls the process, or has the array that the value was made from, has the
+    labels: `del` that array. Two values are equal only if they are one object. Cost: O(n), a copy
+    of the labels as codes of four bytes.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> labels = ldp.PrivateLabels(["no", "yes", "no"], classes=["no", "yes"], dataset="visits")
+    >>> labels
+    3 labels of 2 classes, closed; dataset 'visits'
+    """
+
+    __slots__ = ("account", "index", "inferred", "rows")
+
+    account: Account  # what is charged, and the source of the noise
+    rows: TableRows  # ids and units
+    inferred: bool  # the classes were read off the labels
+    index: Any  # of the Series or frame that they were made from; None of anything else
+
+    def __init__(
+        self,
+        y: ArrayLike,
+        *,
+        classes: Sequence[object] | Mapping[str, Sequence[object]] | None = None,
+        range: Sequence[float] | None = None,
+        points: int | None = None,
+        dataset: str | None = None,
+        column: str | None = None,
+        ids: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        unit: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        max_rows_per_unit: int = 1,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
+    ) -> None:
+        if isinstance(y, PrivateLabels):
+            raise _closed()
+        named = _named(ids), _named(unit)
+        given = RowIds.of(named[0][0], named[1][0], named[0][1], named[1][1]).beside(y)
+        own = given.label or _validate.DEFAULT_COLUMN
+        account = Account(dataset or "", column or own, max_rows_per_unit, ledger, noise)
+        _close(self, y, _declared(classes, range, points), account, given)
+        if account.ledger is not None and not (dataset and type(self.account.column) is str):
+            raise InvalidInput(
+                "Expected dataset= and column= with a ledger: the public names under which the"
+                " budget of these labels is kept."
+            )
+
+    @property
+    def facts(self) -> LabelFacts:
+        """What is public, and not the ledger: enough to plan a fit in another process."""
+        return replace(self.account, ledger=None), self.rows, self.inferred
+
+    @property
+    def noted(self) -> dict[str, object]:
+        """What a charge notes of how the classes were declared."""
+        return {"classes_inferred": True} if self.inferred else {}
+
+    @property
+    def classes(self) -> tuple[object, ...]:
+        """The declared classes; a `Grid` of numbers, `LabelColumns` of several columns."""
+        return self.rows.column.values
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set; "" if it has none."""
+        return self.rows.column.dataset
+
+    @property
+    def column(self) -> str:
+        """The name of the label column; of several columns their joined names."""
+        return self.rows.column.column
+
+    @property
+    def unit(self) -> str:
+        """What is protected: "row", or the name of the column of units."""
+        return self.rows.column.unit
+
+    def require_public(self, columns: Any, role: str) -> None:
+        """Refuse these labels' own column, or one that the ledger has charged as private, in a
+        public role, as far as the names that columns carry tell.
+
+        Parameters
+        ----------
+        columns : column, table, mapping, or list of columns
+        role : str
+            What they are to be, such as "groups".
+        """
+        names = column_names(columns)
+        own = {*self.rows.column.columns, self.rows.given.label}
+        charged = charged_names(names, self.dataset, self.account.ledger)
+        require_public_columns(names, own | charged, role)
+
+    def subset(self, rows: ArrayLike) -> PrivateLabels:
+        """Take some rows, closed, under the same account.
+
+        Parameters
+        ----------
+        rows : (m,) int positions, or (n,) bool
+            Public: they must not depend on labels.
+        """
+        chosen = np.arange(len(self))[np.asarray(rows)]
+        given = self.rows.given
+        part = replace(
+            given,
+            ids=None if given.ids is None else exact_array(given.ids)[chosen],
+            unit=None if given.unit is None else text_array(given.unit)[chosen],
+        )
+        made = object.__new__(PrivateLabels)
+        made.account, made.inferred = self.account, self.inferred
+        made.index = None if self.index is None else self.index[chosen]
+        made.rows = TableRows(part, len(chosen), self.rows.column)
+        _CODES[made] = _CODES[self][chosen]
+        return made
+
+    def __len__(self) -> int:
+        return self.rows.n_rows
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(n,), as an array of labels would have."""
+        return (len(self),)
+
+    def __repr__(self) -> str:
+        values = self.classes
+        what = (
+            f"numbers from {values.low:g} to {values.high:g}"
+            if isinstance(values, Grid)
+            else f"labels of columns {_validate.quoted(values.names)}"
+            if isinstance(values, LabelColumns)
+            else f"labels of {len(values)} classes"
+        )
+        named = f"; dataset {self.dataset!r}" if self.dataset else ""
+        seeded = "" if self.account.noise is None else "; seeded: no guarantee"
+        return f"{len(self):,} {what}, closed{named}{seeded}"
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise _closed()
+
+    __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
+    __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = __dlpack__ = tolist = _refuse
+
+
+LabelFacts = tuple[Account, TableRows, bool]
+"""Account without its ledger, rows, and whether the classes were read off the labels."""
+
+
+def of_facts(facts: LabelFacts) -> PrivateLabels:
+    """Make a value that has no labels, for processes that train beside the one that has them."""
+    made = object.__new__(PrivateLabels)
+    (made.account, made.rows, made.inferred), made.index = facts, None
+    return made
+
+
+_CODES: WeakKeyDictionary[PrivateLabels, Codes] = WeakKeyDictionary()
+"""The labels. They are kept here, so that no attribute of a value leads to them."""
+
+
+def opened(labels: PrivateLabels) -> Codes:
+    """Return the codes of private labels: (n,) int32. Custody alone calls this."""
+    return _CODES[labels]
+
+
+def close(
+    y: ArrayLike,
+    classes: Any,
+    account: Account,
+    given: RowIds,
+    *,
+    n_classes: int | None = None,
+    inferred: bool = False,
+) -> PrivateLabels:
+    """Close raw labels with an account, ids and units that are checked."""
+    made = object.__new__(PrivateLabels)
+    _close(made, y, classes, account, given, n_classes=n_classes, inferred=inferred)
+    return made
+
+
+def _close(
+    made: PrivateLabels,
+    y: ArrayLike,
+    classes: Any,
+    account: Account,
+    given: RowIds,
+    *,
+    n_classes: int | None = None,
+    inferred: bool = False,
+) -> None:
+    declared, read = classes_for(y, classes, n_classes)
+    codes = encode(y, declared)
+    if isinstance(declared, LabelColumns) and isinstance(account.column, _validate.DefaultColumn):
+        account = replace(account, column=declared.name)
+    made.account, made.inferred = account, inferred or read
+    made.index = _index_of(y)
+    made.rows = TableRows(given, len(codes), account.private_column(declared, given))
+    _CODES[made] = codes
+
+
+def _declared(classes: Any, range: Any, points: int | None) -> Any:
+    """Return the classes, of a range of numbers its grid."""
+    if range is None:
+        if points is not None:
+            raise InvalidInput("Expected points only with range=(low, high). Drop points=.")
+        return LabelColumns(classes) if isinstance(classes, Mapping) else classes
+    if classes is not None:
+        raise InvalidInput(
+            "Expected classes= of categories, or range=(low, high) of numbers, got both. Drop one."
+        )
+    if isinstance(range, Grid):
+        return range
+    if isinstance(range, str | bytes) or np.shape(range) != (2,):
+        raise InvalidInput(
+            f"Expected range=(low, high) with the public range of the numbers, got"
+            f" {_validate.shown(range)}."
+        )
+    low, high = range
+    return Grid(low, high, points)
+
+
+def _named(columns: Any) -> tuple[Any, list[str] | None]:
+    """Split a mapping of names to columns into the columns and their names."""
+    if not isinstance(columns, Mapping):
+        return columns, None
+    values, names = list(columns.values()), [str(name) for name in columns]
+    return (values[0] if len(values) == 1 else values), names
+
+
+def _index_of(y: Any) -> Any:
+    """Return the index of a pandas Series or frame; None of anything else."""
+    index = getattr(y, "index", None)
+    return index if hasattr(index, "is_unique") else None
+
+
+def _closed() -> WrongType:
+    return WrongType(
+        "Expected code that does not read labels, got some that asks for the values of"
+        " PrivateLabels, which are closed. In a search or cross-validation: privatize once,"
+        " noisy = labeldp.privatize(labels, law), and pass noisy. An encoder or a selection of"
+        " features that needs labels goes inside: LabelDPClassifier(make_pipeline(encoder,"
+        " model)). For another process, make them anew there, with the same ids."
+    )
