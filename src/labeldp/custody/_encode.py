@@ -52,9 +52,27 @@ class Codes(np.ndarray[Any, np.dtype[np.int32]]):
 
 
 class Closed:
-    """The type of `PrivateLabels`, by which modules know them that load nothing of the ledger."""
+    """What `PrivateLabels` are to modules that load nothing of the ledger."""
 
     __slots__ = ("__weakref__",)
+
+    index: Any  # of the Series or frame that they were made from; None of anything else
+
+    @property
+    def classes(self) -> tuple[object, ...]:
+        """The declared classes."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def require_public(self, columns: Any, role: str) -> None:
+        """Refuse private columns in a public role."""
+        raise NotImplementedError
+
+    def subset(self, rows: Any) -> "Closed":
+        """Take some rows."""
+        raise NotImplementedError
 
 
 def infers(classes: object) -> bool:

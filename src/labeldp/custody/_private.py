@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
@@ -96,7 +96,6 @@ class PrivateLabels(Closed):
     account: Account  # what is charged, and the source of the noise
     rows: TableRows  # ids and units
     inferred: bool  # the classes were read off the labels
-    index: Any  # of the Series or frame that they were made from; None of anything else
 
     def __init__(
         self,
@@ -156,6 +155,16 @@ class PrivateLabels(Closed):
         """What is protected: "row", or the name of the column of units."""
         return self.rows.column.unit
 
+    @property
+    def ids(self) -> NDArray[Any]:
+        """The ids of the rows, or their positions: (n,) or (n, columns)."""
+        return self.rows.ids
+
+    @property
+    def explicit_ids(self) -> bool:
+        """Whether the rows have ids of their own."""
+        return self.rows.explicit
+
     def require_public(self, columns: Any, role: str) -> None:
         """Refuse these labels' own column, or one that the ledger has charged as private, in a
         public role, as far as the names that columns carry tell.
@@ -190,7 +199,8 @@ class PrivateLabels(Closed):
         made.account, made.inferred = self.account, self.inferred
         made.index = None if self.index is None else self.index[chosen]
         made.rows = TableRows(part, len(chosen), self.rows.column)
-        _CODES[made] = _CODES[self][chosen]
+        if self in _CODES:  # not beside the process that has the labels
+            _CODES[made] = _CODES[self][chosen]
         return made
 
     def __len__(self) -> int:

@@ -210,9 +210,9 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         return inputs_of(X)
 
     def _matched(
-        self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None
-    ) -> tuple[Inputs, NoisyLabels]:
-        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
+        self, X: Any, inputs: Inputs | None, labels: Any, ids: ArrayLike | None
+    ) -> tuple[Inputs, Any]:
+        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, labels, ids)
 
     def _read(self, y: Any, n_rows: int) -> Any:
         if y is None:
@@ -228,7 +228,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         check_count(len(labels), n_rows)
         return labels
 
-    def _private(
+    def _closed(
         self, y: Any, n_rows: int, ids: Any, unit: Any, names: tuple[Name | None, Name | None]
     ) -> PrivateLabels:
         from labeldp.custody._private import of_facts
@@ -236,7 +236,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         made: list[PrivateLabels] = []
 
         def close() -> LabelFacts:
-            made.append(super(NetEstimator, self)._private(y, n_rows, ids, unit, names))
+            made.append(super(NetEstimator, self)._closed(y, n_rows, ids, unit, names))
             account = made[0].account
             if self.folder is not None and account.ledger is None and account.noise is None:
                 raise InvalidInput(

@@ -39,6 +39,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
 from labeldp._hash import exact_array
+from labeldp.custody._encode import Closed
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
@@ -46,6 +47,7 @@ from labeldp.protocol._matching import (
     in_order,
     matched_by_id,
     positions_of,
+    require_own_rows,
     require_public_ids,
     require_same_rows,
     warn_of_order,
@@ -845,16 +847,14 @@ def with_evidence(
 # ----------------------------------------------------------------------------------------------
 
 
-def together(
-    X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None
-) -> tuple[Inputs, NoisyLabels]:
-    """Match inputs and noisy labels of the same rows, in the order of X.
+def together(X: Any, inputs: Inputs, noisy: Any, ids: ArrayLike | None) -> tuple[Inputs, Any]:
+    """Match inputs and noisy or private labels of the same rows, in the order of X.
 
     Parameters
     ----------
     X : what `inputs` was made of
     inputs : Inputs
-    noisy : NoisyLabels
+    noisy : NoisyLabels or PrivateLabels
     ids : (len(inputs),) or (len(inputs), columns) array, optional
         Ids of the inputs, to match by; inputs without a noisy label are left out. Without them a
         dataset of `with_evidence` must have the ids of `noisy`, and other inputs the rows of
@@ -875,6 +875,9 @@ def together(
         places, noisy = matched_by_id(ids, len(inputs), noisy)
         same = np.array_equal(places, np.arange(len(inputs)))
         return (inputs if same else inputs.take(torch.from_numpy(places))), in_order(noisy)
+    if isinstance(noisy, Closed):
+        require_own_rows(X, len(inputs), noisy)
+        return inputs, noisy
     require_same_rows(len(inputs), noisy)
     if known is None:
         # A Dataset need not be in the order in which the labels were privatized.

@@ -202,12 +202,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
         finally:
             self.__dict__.pop("_weights", None)
 
-    def _matched(
-        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
-    ) -> tuple[Any, NoisyLabels]:
+    def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         if self._weights is not None and ids is not None:
-            self._weights = self._weights[matched_by_id(ids, len(self._weights), noisy)[0]]
-        return together(X if inputs is None else inputs, noisy, ids)
+            self._weights = self._weights[matched_by_id(ids, len(self._weights), labels)[0]]
+        return together(X if inputs is None else inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
@@ -621,7 +619,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         else:
             if not isinstance(y, Closed):
                 require_own_labels(self)
-            labels = self._private(y, row_count(inputs), ids, unit, names)
+            inputs, labels = self._private(X, inputs, y, ids, unit, names)
             wanted = None
             rates = rates_of(self.class_prior, cast(LabelColumns, labels.classes))
             found = self._draw_several(inputs, labels, rates)

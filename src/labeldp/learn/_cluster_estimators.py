@@ -76,10 +76,8 @@ class CuratorEstimator(ClassifierEstimator):
             )
         return self._checked(X, reset=True)
 
-    def _matched(
-        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
-    ) -> tuple[Any, NoisyLabels]:
-        return together(X, noisy, ids)
+    def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
+        return together(X if inputs is None else inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)

@@ -63,7 +63,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._matching import check_count, row_count, warn_of_index
+from labeldp.protocol._matching import row_count, warn_of_index
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
@@ -139,11 +139,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
         takes."""
 
     @abstractmethod
-    def _matched(
-        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
-    ) -> tuple[Any, NoisyLabels]:
-        """Return X and the noisy labels, row by row in the order of X; `inputs` is None where a
-        fitted model is scored."""
+    def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
+        """Return X and the noisy or private labels, row by row in the order of X; `inputs` is None
+        where a fitted model is scored."""
 
     @abstractmethod
     def _read(self, y: Any, n_rows: int) -> Any:
@@ -245,6 +243,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
 
         Those of raw labels are refused where they are charged.
         """
+        if isinstance(y, Closed):
+            y.require_public(X, "features")
+            return
         names, roles = column_names(X), column_names(*ids) if isinstance(y, NoisyLabels) else []
         if not (names or roles):
             return
@@ -299,25 +300,41 @@ class LabelDPEstimator(BaseEstimator, ABC):
             return self
         if not isinstance(y, Closed):
             require_own_labels(self)  # looks at the callers of `fit`, two frames up
-        labels = self._private(y, row_count(inputs), ids, unit, names)
+        inputs, labels = self._private(X, inputs, y, ids, unit, names)
         self._fit_private(X, inputs, labels)
         self._raw_rows = 0 if labels.account.noise else len(labels)
         return self
 
     def _private(
         self,
+        X: Any,
+        inputs: Any,
         y: Any,
-        n_rows: int,
         ids: Any,
         unit: Any,
         names: tuple[Name | None, Name | None],
+    ) -> tuple[Any, PrivateLabels]:
+        """Return X and its labels, row by row: PrivateLabels, or raw ones that are closed here."""
+        labels = self._closed(y, row_count(inputs), ids, unit, names)
+        if not self._once(lambda: isinstance(y, Closed)):
+            return inputs, labels
+        found: tuple[Any, PrivateLabels] = self._matched(X, inputs, labels, ids)
+        return found
+
+    def _once(self, make: Callable[[], Result]) -> Result:
+        """Call a function once for all processes of a training, and return its result to each of
+        them."""
+        return make()
+
+    def _closed(
+        self, y: Any, n_rows: int, ids: Any, unit: Any, names: tuple[Name | None, Name | None]
     ) -> PrivateLabels:
         """Close raw labels with this estimator's account; return PrivateLabels as they are."""
         from labeldp.custody._private import PrivateLabels, close
         from labeldp.custody._request import Account
 
         if isinstance(y, PrivateLabels):
-            check_count(len(y), n_rows)
+            self._require_none_of_its_own(y, unit)
             return y
         given = RowIds.of(ids, unit, *names).beside(y)
         account = Account(
@@ -342,6 +359,28 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _require_none_of_its_own(self, labels: PrivateLabels, unit: object) -> None:
+        """Refuse what PrivateLabels have, and this estimator or call would have, too."""
+        declared = None if self.classes is None else declare(self.classes)
+        given = [
+            name
+            for name, mine, plain in (
+                (self._declared_by, declared, labels.classes),
+                ("dataset", self.dataset, labels.dataset),
+                ("column", self.column, labels.column),
+                ("max_rows_per_unit", self.max_rows_per_unit, 1),
+                ("ledger", self.ledger, None),
+                ("noise", self.noise, None),
+                ("unit", unit, None),
+            )
+            if mine is not None and mine != plain
+        ]
+        if given:
+            raise InvalidInput(
+                f"Expected PrivateLabels to say {', '.join(given)}, got it here, too. Leave it out:"
+                " make the labels with it."
+            )
 
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         """Collect the parameters that decide how labels of these classes are charged and drawn."""
@@ -534,7 +573,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
                 "Expected a prior of weights, a function of X, or a HistogramPrior, got one of"
                 " clusters. Drop prior=."
             )
-        if self.classes is None and not isinstance(y, NoisyLabels):
+        if self.classes is None and not isinstance(y, NoisyLabels | Closed):
             raise InvalidInput(
                 "Expected range=(low, high), the public range of the numbers, got none. Choose it"
                 " without looking at them."
@@ -731,11 +770,6 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     def _state(self) -> contextlib.AbstractContextManager[Any]:
         """Open the place where the fit keeps its state; by default it keeps none."""
         return contextlib.nullcontext()
-
-    def _once(self, make: Callable[[], Result]) -> Result:
-        """Call a function once for all processes of a training, and return its result to each of
-        them."""
-        return make()
 
     def _open(self, plan: FitPlan, training: Any, state: Any) -> ChargedRun:
         """Charge the run, or reopen the run that this fit repeats."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import exact_array
-from labeldp.custody._encode import column_names, require_public_columns
+from labeldp.custody._encode import Closed, column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, id_keys
@@ -109,22 +109,24 @@ def positions_of(
     return np.asarray(found, np.int64)
 
 
-def matched_by_id(
-    ids: ArrayLike, n_items: int, noisy: NoisyLabels
-) -> tuple[NDArray[np.int64], NoisyLabels]:
-    """Find the items that have a noisy label; return their positions, ascending, and the noisy
+def matched_by_id(ids: ArrayLike, n_items: int, noisy: Any) -> tuple[NDArray[np.int64], Any]:
+    """Find the items that have a noisy or private label; return their positions, ascending, and the
     labels in that order.
 
     Parameters
     ----------
     ids : (n_items,) or (n_items, columns) array
     n_items : int
-    noisy : NoisyLabels
+    noisy : NoisyLabels or PrivateLabels
     """
-    require_public_ids(ids, noisy)
+    closed = isinstance(noisy, Closed)
+    if closed:
+        noisy.require_public(ids, "ids")
+    else:
+        require_public_ids(ids, noisy)
     places = positions_of(exact_array(ids), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
-    return places[order], noisy[order]
+    return places[order], noisy.subset(order) if closed else noisy[order]
 
 
 def require_public_ids(ids: ArrayLike | None, noisy: NoisyLabels) -> None:
@@ -188,6 +190,21 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     )
 
 
+def require_own_rows(X: Any, n_rows: int, labels: Closed) -> None:
+    """Refuse X of another number of rows than the PrivateLabels beside it, and a data frame whose
+    index is another one, or has another order, than theirs."""
+    check_count(len(labels), n_rows)
+    mine, theirs = getattr(X, "index", None), labels.index
+    if theirs is None or not hasattr(mine, "is_unique") or theirs.equals(mine):
+        return
+    raise InvalidInput(
+        "Expected X with the index of the labels, got rows that were sorted, filtered or joined"
+        " since, or that have another index. Nothing was charged. Make both from one frame"
+        " (labeldp.split_labels), or pass ids= of X's rows; if row i of X is that of label i all"
+        " the same, pass X.to_numpy()."
+    )
+
+
 def warn_of_index(X: Any, labels: Any) -> None:
     """Warn if the indexes of a data frame and of raw labels have the same values in another order:
     rows are taken by their positions."""
@@ -207,10 +224,8 @@ def warn_of_index(X: Any, labels: Any) -> None:
         )
 
 
-def together(
-    X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X"
-) -> tuple[Any, NoisyLabels]:
-    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy
+def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tuple[Any, Any]:
+    """Match rows of X and noisy or private labels, both in the order of X; with ids, rows without a
     label are left out.
 
     Parameters
@@ -234,6 +249,9 @@ def together(
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(
             noisy
         )
+    if isinstance(noisy, Closed):
+        require_own_rows(X, n_rows, noisy)
+        return X, noisy
     require_same_rows(n_rows, noisy, name)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
     # Only a named index counts: it was made from a column, while a nameless one numbers rows.
@@ -249,7 +267,8 @@ def together(
     return X, in_order(noisy)
 
 
-def in_order(noisy: NoisyLabels) -> NoisyLabels:
+def in_order(noisy: Any) -> Any:
     """Note that the order of noisy labels is that of what they were matched with; whoever gets them
     need not ask again."""
-    return noisy if noisy.order == "labels" else derived(noisy, order="labels")
+    known = isinstance(noisy, Closed) or noisy.order == "labels"
+    return noisy if known else derived(noisy, order="labels")
