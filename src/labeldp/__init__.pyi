@@ -8,6 +8,7 @@ from . import stats as stats
 from .app._release import release as release
 from .custody._aggregation import aggregate as aggregate
 from .custody._private import PrivateLabels as PrivateLabels
+from .custody._private import split_labels as split_labels
 from .custody._run import privatize as privatize
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import DomainLeakWarning as DomainLeakWarning

@@ -979,7 +979,7 @@ def answer_teachers(labels: PrivateLabels, question: TeacherQuestion) -> Teacher
     asked = np.argsort(rows.public_order("queries", question.seed))[: query.n_queries]
     # A digest of all features costs a pass over them: it is made only where something outlives this
     # call.
-    named = account.ledger is not None or account.noise is not None
+    named = (account.ledger, account.noise, account.memory) != (None, None, None)
     origin = question.origin(rows.by_id() if rows.explicit else None) if named else ""
     request = query_request(
         query,
@@ -1110,7 +1110,11 @@ def answered(
     tell how to ask `anew`."""
     if charge.secret is None:
         return _stored(charge, anew)
+    if _OUTPUT in charge.answers:
+        stored: Aggregate = charge.answers[_OUTPUT]
+        return replace(stored, receipt=charge.receipt)
     answer = draw(charge.secret)
+    charge.answers[_OUTPUT] = answer
     # Stored before settling: if the process dies in between, a repeat finds the answer and settles.
     if charge.store is not None:
         charge.store.write(_OUTPUT, _as_file(answer))

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -19,10 +21,11 @@ from labeldp.custody._encode import (
     RowIds,
     classes_for,
     column_names,
+    columns_of,
     encode,
     require_public_columns,
 )
-from labeldp.custody._request import Account, charged_names
+from labeldp.custody._request import Account, Memory, charged_names
 from labeldp.custody._rows import TableRows
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.laws._columns import LabelColumns
@@ -117,7 +120,10 @@ class PrivateLabels(Closed):
         named = _named(ids), _named(unit)
         given = RowIds.of(named[0][0], named[1][0], named[0][1], named[1][1]).beside(y)
         own = given.label or _validate.DEFAULT_COLUMN
-        account = Account(dataset or "", column or own, max_rows_per_unit, ledger, noise)
+        memory = Memory() if ledger is None and noise is None else None
+        account = Account(
+            dataset or "", column or own, max_rows_per_unit, ledger, noise, memory=memory
+        )
         _close(self, y, _declared(classes, range, points), account, given)
         if account.ledger is not None and not (dataset and type(self.account.column) is str):
             raise InvalidInput(
@@ -128,7 +134,7 @@ class PrivateLabels(Closed):
     @property
     def facts(self) -> LabelFacts:
         """What is public, and not the ledger: enough to plan a fit in another process."""
-        return replace(self.account, ledger=None), self.rows, self.inferred
+        return replace(self.account, ledger=None, memory=None), self.rows, self.inferred
 
     @property
     def noted(self) -> dict[str, object]:
@@ -180,6 +186,17 @@ class PrivateLabels(Closed):
         charged = charged_names(names, self.dataset, self.account.ledger)
         require_public_columns(names, own | charged, role)
 
+    def spent(self) -> float:
+        """Return the epsilon that one unit of these labels has spent: what the ledger has for their
+        columns, or without one the sum of all charges in this process. Infinite with seeded
+        noise."""
+        ledger, memory = self.account.ledger, self.account.memory
+        if ledger is not None:
+            return ledger.spent(self.dataset, self.rows.column.columns)
+        if memory is None:
+            return math.inf
+        return _validate.float_up(sum(map(_validate.exact, memory.spent), Fraction()))
+
     def subset(self, rows: ArrayLike) -> PrivateLabels:
         """Take some rows, closed, under the same account.
 
@@ -196,7 +213,9 @@ class PrivateLabels(Closed):
             unit=None if given.unit is None else text_array(given.unit)[chosen],
         )
         made = object.__new__(PrivateLabels)
-        made.account, made.inferred = self.account, self.inferred
+        memory = self.account.memory
+        made.account = replace(self.account, memory=memory and memory.of_some_rows())
+        made.inferred = self.inferred
         made.index = None if self.index is None else self.index[chosen]
         made.rows = TableRows(part, len(chosen), self.rows.column)
         if self in _CODES:  # not beside the process that has the labels
@@ -229,6 +248,81 @@ class PrivateLabels(Closed):
 
     __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
     __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = __dlpack__ = tolist = _refuse
+
+
+def split_labels(
+    frame: Any,
+    label: str | Sequence[str],
+    *,
+    id: str | None = None,
+    unit: str | None = None,
+    keep: Sequence[str] = (),
+    classes: Sequence[object] | Mapping[str, Sequence[object]] | None = None,
+    range: Sequence[float] | None = None,
+    points: int | None = None,
+    dataset: str | None = None,
+    max_rows_per_unit: int = 1,
+    ledger: Ledger | None = None,
+    noise: SeededNoise | None = None,
+) -> tuple[Any, PrivateLabels]:
+    """Split a data frame into public features and closed labels.
+
+    Parameters
+    ----------
+    frame : pandas or polars data frame, or Arrow table
+        It is unchanged, and still has the labels: `del frame`.
+    label : str, or sequence of str
+        Name of the label column, or of several.
+    id, unit : str, optional
+        Names of the columns of ids, and of people or other units of protection.
+    keep : sequence of str
+        Those of `id` and `unit` that are features, too. None by default: a model must not learn a
+        customer's number.
+    classes, range, points, dataset, max_rows_per_unit, ledger, noise
+        As in `PrivateLabels`.
+
+    Returns
+    -------
+    X : data frame of the same type
+        Without the columns of labels, ids and units.
+    labels : PrivateLabels
+        In the order of X.
+
+    Raises
+    ------
+    InvalidInput
+        A column is not there, or an argument is not allowed.
+
+    Examples
+    --------
+    >>> import labeldp as ldp, pandas as pd
+    >>> frame = pd.DataFrame({"visit": [7, 8], "age": [30, 40], "bought": ["no", "yes"]})
+    >>> X, labels = ldp.split_labels(frame, "bought", id="visit", classes=["no", "yes"])
+    >>> X.columns.tolist(), labels.column
+    (['age'], 'bought')
+    """
+    names = [label] if isinstance(label, str) else list(label)
+    roles = [name for name in (id, unit) if name is not None]
+    columns = columns_of(frame, [*names, *roles])
+    taken = [name for name in [*names, *roles] if name not in keep or name in names]
+    X = frame.drop(columns=taken) if hasattr(frame, "iloc") else frame.drop(taken)
+    given = dict(zip([*names, *roles], columns, strict=True))
+    several = names if len(names) > 1 else None
+    labels = PrivateLabels(
+        {name: given[name] for name in names} if several else columns[0],
+        classes=classes,
+        range=range,
+        points=points,
+        dataset=dataset,
+        column=None if several else names[0],
+        ids=None if id is None else {id: given[id]},
+        unit=None if unit is None else {unit: given[unit]},
+        max_rows_per_unit=max_rows_per_unit,
+        ledger=ledger,
+        noise=noise,
+    )
+    labels.index = _index_of(frame)
+    return X, labels
 
 
 LabelFacts = tuple[Account, TableRows, bool]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from labeldp import _validate
 from labeldp._hash import digest
@@ -165,6 +165,23 @@ class RunSecret:
         return self.run_id == secret.run_id and self.__secret == secret.__secret
 
 
+class Memory:
+    """The account of private labels without a ledger: it ends with the process."""
+
+    __slots__ = ("charges", "spent")
+
+    def __init__(self, spent: list[float] | None = None) -> None:
+        self.charges: dict[str, Charge] = {}
+        self.spent = [] if spent is None else spent  # epsilon of each charge
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self.spent)} charges)"
+
+    def of_some_rows(self) -> "Memory":
+        """Make the account of some of the rows: it adds to the same spend."""
+        return Memory(self.spent)
+
+
 @dataclass(frozen=True)
 class Account:
     """The account that a call is charged to, and the options of its draw.
@@ -186,6 +203,8 @@ class Account:
     resumes : str
         The id of the only run that may be resumed, without a new charge. "" (default): any run, or
         a new charge.
+    memory : Memory or None
+        What labels without a ledger have spent in this process. None (default): it is not kept.
     """
 
     dataset: str = ""
@@ -196,6 +215,7 @@ class Account:
     redraw: bool = False
     overlap: Overlap = "charge"
     resumes: str = ""
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ledger", as_ledger(self.ledger))
@@ -245,9 +265,9 @@ class Account:
             _told.add("unrecorded")
             warn(
                 UnrecordedWarning(
-                    "No ledger: nothing records this spend, so the same labels can be drawn again"
-                    " and each draw adds to the total. Pass ledger=labeldp.Ledger(path) and"
-                    " dataset='name'. (Said once.)"
+                    "No ledger: the record of this spend ends with the process, and then the same"
+                    " labels can be drawn again, which adds to the total. Pass"
+                    " ledger=labeldp.Ledger(path) and dataset='name'. (Said once.)"
                 )
             )
 
@@ -373,6 +393,8 @@ class Charge:
         still runs, after storing the answer.
     lock : object
         The lock on the run's folder, by which other processes know that this one is at work.
+    answers : dict
+        What a run in memory has released, by stage, which a repeat returns.
     """
 
     receipt: Receipt
@@ -381,6 +403,7 @@ class Charge:
     store: RunStore | None = None
     repeats: RunRecord | None = None
     lock: object = None
+    answers: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Charge({self.receipt!r})"
@@ -913,9 +936,12 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
 
 
 def _unrecorded(request: Request, account: Account) -> Charge:
-    """Make the charge of a run without a ledger. Its secret is in memory only, or follows from a
-    seed."""
-    column, noise = request.column, account.noise
+    """Make the charge of a run without a ledger, or find that of the run that it repeats. Its
+    secret is in memory only, or follows from a seed."""
+    column, noise, memory = request.column, account.noise, account.memory
+    if memory is not None and not account.redraw and request.identity in memory.charges:
+        found = memory.charges[request.identity]
+        return replace(found, receipt=replace(found.receipt, repeated=True))
     run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
     # Of a seed, run id and secret follow from the request, so that a test sees the same noise each
     # time. Receipts then say secure=False.
@@ -932,7 +958,11 @@ def _unrecorded(request: Request, account: Account) -> Charge:
         secure=noise is None,
         event=request.event,
     )
-    return Charge(receipt, None, RunSecret(run_id, secret, column))
+    charge = Charge(receipt, None, RunSecret(run_id, secret, column))
+    if memory is not None:
+        memory.charges[request.identity] = charge
+        memory.spent.append(request.epsilon)
+    return charge
 
 
 def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:

@@ -417,6 +417,7 @@ class Run:
             rows=inside,
             explicit_ids=self._rows.explicit,
         )
+        self._charge.answers[stage] = noisy
         if self._store:
             self._store.save_noisy(stage, noisy)
         return noisy
@@ -549,7 +550,7 @@ class Run:
                 f"Expected a name of its own for each stage of a run, got {stage!r} again."
             )
         self._stages.add(stage)
-        noisy = self._store.load_noisy(stage) if self._store else None
+        noisy = self._store.load_noisy(stage) if self._store else self._charge.answers.get(stage)
         # The secret of a settled run is gone, so missing outputs cannot be drawn again; and changed
         # ones are not what the law drew.
         settled = self._charge.repeats
