@@ -18,9 +18,6 @@ from .errors import LabelDPWarning as LabelDPWarning
 from .errors import LedgerError as LedgerError
 from .errors import MissingExtra as MissingExtra
 from .errors import ReleaseError as ReleaseError
-from .errors import RowsOverlap as RowsOverlap
-from .errors import SeededNoiseWarning as SeededNoiseWarning
-from .errors import UnrecordedWarning as UnrecordedWarning
 from .evidence import NoisyLabels as NoisyLabels
 from .evidence import concat as concat
 from .laws import AutoLaw as AutoLaw

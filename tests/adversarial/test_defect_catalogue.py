@@ -209,7 +209,7 @@ def test_04_noise_from_a_published_seed(ledger, tmp_path):
         classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()
     )
     assert not np.array_equal(*drawn)
-    with pytest.warns(ldp.SeededNoiseWarning):
+    with pytest.warns(ldp.errors.SeededNoiseWarning):
         seeded = [ldp.privatize(LABELS, RR, noise=ldp.SeededNoise(0)) for _ in range(2)]
     assert np.array_equal(seeded[0].hard_codes(), seeded[1].hard_codes())
     seeded[0].save(tmp_path / "noisy.parquet")

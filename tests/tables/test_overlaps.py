@@ -54,7 +54,7 @@ def test_months_of_text_ids_do_not_add_up(tmp_path: Path, gone: bool) -> None:
             Path(done.path).unlink()
     assert ledger.spent_by_rows("visits", "bought") == [(1.0, 60_000)]
     again = month(tmp_path / "again.parquet", names(59_999, 60_010))
-    with pytest.raises(ldp.RowsOverlap, match="1 of them in run"):
+    with pytest.raises(ldp.errors.RowsOverlap, match="1 of them in run"):
         release(again, ledger, overlap="refuse")
     release(again, ledger)
     assert ledger.spent_by_rows("visits", "bought") == [(1.0, 60_009), (2.0, 1)]

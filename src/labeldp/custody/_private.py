@@ -307,9 +307,10 @@ def split_labels(
     taken = [name for name in [*names, *roles] if name not in keep or name in names]
     X = frame.drop(columns=taken) if hasattr(frame, "iloc") else frame.drop(taken)
     given = dict(zip([*names, *roles], columns, strict=True))
-    several = names if len(names) > 1 else None
+    several = len(names) > 1
+    y: Any = {name: given[name] for name in names} if several else columns[0]
     labels = PrivateLabels(
-        {name: given[name] for name in names} if several else columns[0],
+        y,
         classes=classes,
         range=range,
         points=points,

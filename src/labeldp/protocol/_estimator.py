@@ -223,7 +223,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
         """
         self._require_one_column(y)
         self._require_public(X, y, ids, unit)
-        warn_of_index(X, y)
+        if not isinstance(y, Closed):
+            warn_of_index(X, y)
         with self._whole():
             inputs = self._inputs(X, y)
             with self._threads(inputs):
@@ -372,10 +373,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 ("max_rows_per_unit", self.max_rows_per_unit, 1),
                 ("ledger", self.ledger, None),
                 ("noise", self.noise, None),
-                ("unit", unit, None),
             )
             if mine is not None and mine != plain
         ]
+        given += ["unit"] if unit is not None else []
         if given:
             raise InvalidInput(
                 f"Expected PrivateLabels to say {', '.join(given)}, got it here, too. Leave it out:"
