@@ -157,8 +157,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             the input. Row i of y belongs to item i of the Dataset, whatever the order of a
             DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by
             id.
-        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost
-        nothing
+        y : PrivateLabels or (n,) raw labels, which are charged once for all stages, or NoisyLabels,
+        which cost nothing
             Only the first process reads raw labels; the others may pass None. A classifier with
             `classes=LabelColumns(...)` takes an (n, L) array, or a data frame or mapping with these
             columns: `epsilon` is the total for all of them, `law` is "auto", the name of each

@@ -169,7 +169,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         ----------
         X, ids, unit, id_name, unit_name
             As of every estimator: see `labeldp.privatize` for ids and units.
-        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+        y : PrivateLabels or (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
             With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several
             targets: an (n, L) array, or a data frame or mapping with these columns. They are drawn
             together: `epsilon` is the total for all of them, `law` is "auto", the name of each

@@ -195,11 +195,13 @@ class LabelDPEstimator(BaseEstimator, ABC):
         Parameters
         ----------
         X : (n, ...) array, sparse matrix or data frame of features; public
-        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+        y : PrivateLabels or (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+            PrivateLabels say classes, account, ids and units themselves.
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets
-            the label of its id, and rows without one are left out; by default row i of X gets noisy
-            label i, which warns where the two may lie in another order.
+            Public ids of the rows; their positions by default. With PrivateLabels and NoisyLabels,
+            each row of X gets the label of its id, and rows without one are left out. By default
+            row i of X gets label i: a data frame must then have the index of PrivateLabels, and of
+            NoisyLabels a warning says where the two may lie in another order.
         unit : (n,) array, optional
             The person (or other unit of privacy) that each row is about; by default each row is a
             unit of its own.
