@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,9 @@ from labeldp.errors import DomainLeakWarning, InvalidInput, warn
 from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 INFER = "infer"
 """The value of `classes=` by which the classes are read off the private labels."""
@@ -56,23 +59,10 @@ class Closed:
 
     __slots__ = ("__weakref__",)
 
-    index: Any  # of the Series or frame that they were made from; None of anything else
 
-    @property
-    def classes(self) -> tuple[object, ...]:
-        """The declared classes."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def require_public(self, columns: Any, role: str) -> None:
-        """Refuse private columns in a public role."""
-        raise NotImplementedError
-
-    def subset(self, rows: Any) -> "Closed":
-        """Take some rows."""
-        raise NotImplementedError
+def is_closed(labels: object) -> TypeGuard["PrivateLabels"]:
+    """Tell whether labels are `PrivateLabels`."""
+    return isinstance(labels, Closed)
 
 
 def infers(classes: object) -> bool:

@@ -99,6 +99,7 @@ class PrivateLabels(Closed):
     account: Account  # what is charged, and the source of the noise
     rows: TableRows  # ids and units
     inferred: bool  # the classes were read off the labels
+    index: Any  # of the Series or frame that they were made from; None of anything else
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class PrivateLabels(Closed):
         raise _closed()
 
     __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
-    __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = __dlpack__ = tolist = _refuse
+    __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = __dlpack__ = _refuse
 
 
 def split_labels(

@@ -39,7 +39,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
 from labeldp._hash import exact_array
-from labeldp.custody._encode import Closed
+from labeldp.custody._encode import is_closed
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
@@ -875,7 +875,7 @@ def together(X: Any, inputs: Inputs, noisy: Any, ids: ArrayLike | None) -> tuple
         places, noisy = matched_by_id(ids, len(inputs), noisy)
         same = np.array_equal(places, np.arange(len(inputs)))
         return (inputs if same else inputs.take(torch.from_numpy(places))), in_order(noisy)
-    if isinstance(noisy, Closed):
+    if is_closed(noisy):
         require_own_rows(X, len(inputs), noisy)
         return inputs, noisy
     require_same_rows(len(inputs), noisy)

@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.custody._encode import Closed, Name
+from labeldp.custody._encode import Name, is_closed
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
@@ -617,7 +617,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             found = Drawn(noisy)
         else:
-            if not isinstance(y, Closed):
+            if not is_closed(y):
                 require_own_labels(self)
             inputs, labels = self._private(X, inputs, y, ids, unit, names)
             wanted = None

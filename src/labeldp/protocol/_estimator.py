@@ -32,12 +32,12 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
-    Closed,
     Name,
     RowIds,
     column_names,
     declare,
     infers,
+    is_closed,
     label_names,
     require_public_columns,
 )
@@ -225,7 +225,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         """
         self._require_one_column(y)
         self._require_public(X, y, ids, unit)
-        if not isinstance(y, Closed):
+        if not is_closed(y):
             warn_of_index(X, y)
         with self._whole():
             inputs = self._inputs(X, y)
@@ -246,7 +246,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
 
         Those of raw labels are refused where they are charged.
         """
-        if isinstance(y, Closed):
+        if is_closed(y):
             y.require_public(X, "features")
             return
         names, roles = column_names(X), column_names(*ids) if isinstance(y, NoisyLabels) else []
@@ -301,7 +301,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
             return self
-        if not isinstance(y, Closed):
+        if not is_closed(y):
             require_own_labels(self)  # looks at the callers of `fit`, two frames up
         inputs, labels = self._private(X, inputs, y, ids, unit, names)
         self._fit_private(X, inputs, labels)
@@ -319,7 +319,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     ) -> tuple[Any, PrivateLabels]:
         """Return X and its labels, row by row: PrivateLabels, or raw ones that are closed here."""
         labels = self._closed(y, row_count(inputs), ids, unit, names)
-        if not self._once(lambda: isinstance(y, Closed)):
+        if not self._once(lambda: is_closed(y)):
             return inputs, labels
         found: tuple[Any, PrivateLabels] = self._matched(X, inputs, labels, ids)
         return found
@@ -576,7 +576,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
                 "Expected a prior of weights, a function of X, or a HistogramPrior, got one of"
                 " clusters. Drop prior=."
             )
-        if self.classes is None and not isinstance(y, NoisyLabels | Closed):
+        if self.classes is None and not (isinstance(y, NoisyLabels) or is_closed(y)):
             raise InvalidInput(
                 "Expected range=(low, high), the public range of the numbers, got none. Choose it"
                 " without looking at them."

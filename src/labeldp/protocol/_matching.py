@@ -5,17 +5,20 @@ shows that their orders agree.
 This is a file of its own, because a training loop imports it and must not load scikit-learn.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import exact_array
-from labeldp.custody._encode import Closed, column_names, require_public_columns
+from labeldp.custody._encode import column_names, is_closed, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, id_keys
 from labeldp.receipt import private_names
+
+if TYPE_CHECKING:
+    from labeldp.custody._private import PrivateLabels
 
 
 def row_count(X: Any) -> int:
@@ -119,7 +122,7 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: Any) -> tuple[NDArray[np.
     n_items : int
     noisy : NoisyLabels or PrivateLabels
     """
-    closed = isinstance(noisy, Closed)
+    closed = is_closed(noisy)
     if closed:
         noisy.require_public(ids, "ids")
     else:
@@ -190,7 +193,7 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     )
 
 
-def require_own_rows(X: Any, n_rows: int, labels: Closed) -> None:
+def require_own_rows(X: Any, n_rows: int, labels: "PrivateLabels") -> None:
     """Refuse X of another number of rows than the PrivateLabels beside it, and a data frame whose
     index is another one, or has another order, than theirs."""
     check_count(len(labels), n_rows)
@@ -249,7 +252,7 @@ def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tupl
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(
             noisy
         )
-    if isinstance(noisy, Closed):
+    if is_closed(noisy):
         require_own_rows(X, n_rows, noisy)
         return X, noisy
     require_same_rows(n_rows, noisy, name)
@@ -270,5 +273,5 @@ def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tupl
 def in_order(noisy: Any) -> Any:
     """Note that the order of noisy labels is that of what they were matched with; whoever gets them
     need not ask again."""
-    known = isinstance(noisy, Closed) or noisy.order == "labels"
+    known = is_closed(noisy) or noisy.order == "labels"
     return noisy if known else derived(noisy, order="labels")

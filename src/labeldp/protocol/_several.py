@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.custody._encode import FINITE, NO_NUMBER, Closed, as_array, bad_label, columns_of
+from labeldp.custody._encode import FINITE, NO_NUMBER, as_array, bad_label, columns_of, is_closed
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -23,7 +23,7 @@ def is_several(classes: object, y: object) -> bool:
     """Tell whether a fit has several targets: its declared classes, or those of its labels, are of
     several columns."""
     return isinstance(classes, LabelColumns) or (
-        isinstance(y, NoisyLabels | Closed) and isinstance(y.classes, LabelColumns)
+        (isinstance(y, NoisyLabels) or is_closed(y)) and isinstance(y.classes, LabelColumns)
     )
 
 
