@@ -107,23 +107,18 @@ def private_file(path: Path) -> Path:
 
 def give_usual_rights(path: Path) -> None:
     """Give a private file or folder the rights of an ordinary new one, before it is published. Its
-    parent must be private."""
-    path.chmod(usual_rights(path.parent, path.is_dir()))
-
-
-def usual_rights(folder: Path, of_folders: bool) -> int:
-    """Find the mode that a new file, or folder, gets in a private folder, by making one.
-    `clear_own` removes it after a crash."""
+    parent must be private: there a new one is made to see them, which `clear_own` removes after a
+    crash."""
     # os.umask() cannot read the mask without setting it, for all threads: a file that another
     # thread makes meanwhile would be public.
     # mktemp is safe: O_EXCL and mkdir refuse a taken name
-    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))
-    if of_folders:
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=path.parent))
+    if of_folders := path.is_dir():
         probe.mkdir()
     else:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        return stat.S_IMODE(probe.stat().st_mode)
+        path.chmod(stat.S_IMODE(probe.stat().st_mode))
     finally:
         probe.rmdir() if of_folders else probe.unlink()
 

@@ -280,7 +280,9 @@ def _check_word_measure(law: Law, side: Side) -> None:
     if law.kind == "columns":  # the words of its columns' laws were measured one by one
         return None
     find, matrix, table = _column_of(law, side), _exact_matrix(law, side), law.table(side)
-    one_word = _uses_one_word(law, side)
+    words = CounterWords(np.arange(4, dtype=np.int64))
+    _draw(law, side, 0, words)
+    one_word = {counter for counter, _ in words.asked} == {0}
     for label in range(law.n_classes):
         holds = table.outputs[:, label] if law.kind == "set" else table.outputs == label
 
@@ -340,12 +342,6 @@ def _check_level_measure(law: Law, side: Side) -> None:
                 Fraction(found, WORD) == claim,
                 f"label {label}, class {c}: words give level {level} {found} / 2^64, not {claim}",
             )
-
-
-def _uses_one_word(law: Law, side: Side) -> bool:
-    words = CounterWords(np.arange(4, dtype=np.int64))
-    _draw(law, side, 0, words)
-    return {counter for counter, _ in words.asked} == {0}
 
 
 def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:

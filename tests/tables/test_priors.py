@@ -524,10 +524,10 @@ def test_repair_removes_the_answers_of_an_abandoned_charge_only(
     tmp_path: Path, ledger: Ledger
 ) -> None:
     folder = killed_release(tmp_path, ledger, jittery(tmp_path), "drawn")
-    repair(ledger, orphans(ledger, minutes=1e-9))
+    repair(ledger, orphans(ledger, minutes=1e-9), shutil.rmtree)
     assert folder.exists()
     ledger.abandon(ledger.runs()[0].run_id, "test")
-    repair(ledger, orphans(ledger, minutes=1e-9))
+    repair(ledger, orphans(ledger, minutes=1e-9), shutil.rmtree)
     assert not folder.exists() and not orphans(ledger, minutes=1e-9)
 
 

@@ -395,33 +395,17 @@ def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
     kept = store.load_noisy(block.stage) if block.stage in stages else None
     if kept is None:
         return False
-    (drawn,) = kept.blocks
-    place = places_of(ids, kept.ids[drawn.rows])
-    # The labels may be a part of the stored ones, in any order, but each must be there under its
-    # id.
-    if np.any(place < 0):
-        return False
-    if drawn.law != block.law:
-        return isinstance(kept.classes, LabelColumns) and any(
-            _is_same(view, block, kept.ids, ids)
-            for view in _views(drawn, kept.classes.sizes)
-            if view.law == block.law
-        )
-    return np.array_equal(
-        pack(drawn.law, drawn.outputs, drawn.side)[place],
-        pack(block.law, block.outputs, block.side),
-    )
-
-
-def _views(drawn: Block, sizes: Sequence[int]) -> list[Block]:
-    """Read each column of what was drawn for several; none if the law cannot be read so."""
-    try:
-        return [column_block(drawn, sizes, number) for number in range(len(sizes))]
-    except InvalidInput:
-        return []
+    (drawn,) = views = kept.blocks
+    if drawn.law != block.law and isinstance(kept.classes, LabelColumns):
+        sizes = kept.classes.sizes
+        with contextlib.suppress(InvalidInput):  # the law cannot be read column by column
+            views = tuple(column_block(drawn, sizes, number) for number in range(len(sizes)))
+    return any(view.law == block.law and _is_same(view, block, kept.ids, ids) for view in views)
 
 
 def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
+    # The labels may be a part of the stored ones, in any order, but each must be there under its
+    # id.
     place = places_of(ids, known[view.rows])
     if np.any(place < 0):
         return False

@@ -3,7 +3,7 @@
 the SQLite file that holds them.
 
 In this order: entries, and the accounts and runs that they add up to; the charge and its event;
-queries (`Session`, `Store`); SQLite; the location of a ledger.
+queries (`Session`); SQLite; the location of a ledger.
 
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle",
 "abandon"), a time and the kind's facts. Its hash covers its text and the hash of the entry before,
@@ -31,7 +31,6 @@ import shlex
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -471,10 +470,6 @@ class Spending:
             )
         return listed
 
-    def bodies(self) -> list[dict[str, object]]:
-        """Return the fields of the entries of this charge, one for each column."""
-        return [self.body() | {"column": checked_name(column=column)} for column in self.columns]
-
     def body(self) -> dict[str, object]:
         """Check every field, and return the fields of the charge's entry, under the joined names of
         its columns."""
@@ -852,21 +847,6 @@ class Session(ABC):
         return self.query(statement.format(**tables), **values)
 
 
-class Store(Protocol):
-    """The database of a ledger, which may not exist yet. A store holds no connection."""
-
-    def exists(self) -> bool:
-        """Tell whether there is a ledger. A place that cannot be reached is an error, never an
-        absent ledger."""
-
-    def reading(self) -> AbstractContextManager[Session | None]:
-        """Open a read transaction, with one consistent view; None if there is no ledger."""
-
-    def writing(self) -> AbstractContextManager[Session]:
-        """Open the only write transaction, and create a missing ledger. What was written is on disk
-        when the block ends."""
-
-
 def opening_entry() -> dict[str, object]:
     """Make the first entry of a new ledger, with a random name, so that no two ledgers share a
     hash."""
@@ -939,7 +919,8 @@ class SqliteSession(Session):
 
 @dataclass(frozen=True)
 class SqliteStore:
-    """The ledger in a file of this machine."""
+    """The ledger in a file of this machine, which may not exist yet. A store holds no
+    connection."""
 
     path: Path
 
@@ -1201,21 +1182,16 @@ def check_local(path: Path) -> None:
     """Refuse a ledger file on a network file system, if the system tells."""
     # Locks of SQLite do not hold between machines there: two charges could both take the last of a
     # budget.
-    kind = _kind_at(_existing(path.parent))
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    kind = _kind_at(os.path.realpath(folder))  # mounts are listed without symbolic links
     if kind is not None:
         raise LedgerError(
             f"Expected the ledger on a disk of this machine, got {path} on a network file system"
             f" ({kind}), where several machines can break it. Keep it on a local disk, or in"
             " PostgreSQL: postgresql://USER@HOST/DATABASE. Nothing was written."
         )
-
-
-def _existing(folder: Path) -> str:
-    """Return the nearest existing folder with symbolic links resolved, by which its mount is
-    found."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return os.path.realpath(folder)
 
 
 @functools.lru_cache(maxsize=64)

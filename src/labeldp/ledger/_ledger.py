@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -39,7 +39,6 @@ from labeldp.ledger._database import (
     Session,
     Spending,
     SqliteStore,
-    Store,
     canonical_text,
     checked_name,
     command_line,
@@ -57,12 +56,14 @@ from labeldp.ledger._rowset import (
     RowSetBuilder,
     RowSets,
     Spend,
-    delta_of,
     overlaps,
 )
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
+
+if TYPE_CHECKING:
+    from labeldp.ledger._postgres import PostgresStore
 
 _log = logging.getLogger("labeldp")
 
@@ -185,10 +186,7 @@ class Ledger:
             The ledger cannot be written, has another unit for the account, or is older than results
             beside it. In all four cases nothing was charged.
         """
-        if overlap not in ("charge", "refuse"):
-            raise InvalidInput(
-                f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}."
-            )
+        _validate.one_of(("charge", "refuse"), overlap=overlap)
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
         require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the
@@ -569,7 +567,7 @@ class Ledger:
         not hold.
         """
         runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
-        return float_up(Spend(self._sets.load, runs, delta_of).most)
+        return float_up(Spend(self._sets.load, runs, "delta").most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
         """List (epsilon, number of rows or units) for each amount that some have spent, least
@@ -697,7 +695,7 @@ class Ledger:
         return RowSets(self.runs_dir)
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> "SqliteStore | PostgresStore":
         place = self._place
         if isinstance(place, Path):
             return SqliteStore(place)
@@ -825,21 +823,13 @@ class _Decision:
         column: str,
     ) -> None:
         self._reads, self._ledger, self._spending, self._rows = session, ledger, spending, rows
-        self._dataset, self._column = spending.dataset, column
-        self._of, self._where = (
-            f"dataset {self._dataset!r}, column {self._column!r}",
-            str(ledger.location),
-        )
+        self._dataset, self.column = spending.dataset, column
+        self._of = f"dataset {self._dataset!r}, column {column!r}"
         self.balance = (
-            Balance(self._dataset, self._column)
+            Balance(self._dataset, column)
             if session is None
-            else session.balance(self._dataset, self._column)
+            else session.balance(self._dataset, column)
         )
-
-    @property
-    def column(self) -> str:
-        """The column whose account this is."""
-        return self._column
 
     @property
     def _session(self) -> Session:
@@ -858,20 +848,21 @@ class _Decision:
         if known is not None:
             # of two processes that make one request at once, one charges: the second sees the first
             # here, under the lock
-            runs = self._session.request_runs(self._dataset, self._column, self._spending.identity)
+            runs = self._session.request_runs(self._dataset, self.column, self._spending.identity)
             if new := [run for run in runs if run not in known]:
                 raise SameRequest(new[-1])
 
     @cached_property
     def _runs(self) -> dict[str, RunRecord]:
-        return self._session.history(self._dataset, self._column).runs
+        return self._session.history(self._dataset, self.column).runs
 
     def check_unit(self) -> None:
         """Refuse another unit than that of the earlier charges."""
         unit, other = self._spending.unit, self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
-                f"Expected unit {other!r} for {self._of}, as charged before in {self._where}; got"
+                f"Expected unit {other!r} for {self._of}, as charged before in"
+                f" {self._ledger.location}; got"
                 f" {unit!r}. Spends of different units cannot be added: use the same unit, and call"
                 " its column the same (unit_name=)."
             )
@@ -884,14 +875,15 @@ class _Decision:
         if found:
             said = _validate.told([f"{what} in run {run}" for run, what in found.items()])
             raise RowsOverlap(
-                f"Expected rows of {self._of} that no earlier run in {self._where} covers, got"
+                f"Expected rows of {self._of} that no earlier run in"
+                f" {self._ledger.location} covers, got"
                 f" {said}. Nothing was charged. Leave them out, or allow it with overlap='charge'."
             )
 
     def budget_entry(self, total: float | None) -> dict[str, object] | None:
         """Return the entry that sets the budget, None if one is recorded already; raise
         BudgetExceeded if too little is left."""
-        declared, kept, where = self._ledger.budget, self.balance.budget, self._where
+        declared, kept, where = self._ledger.budget, self.balance.budget, self._ledger.location
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
             raise LedgerError(
@@ -935,7 +927,7 @@ class _Decision:
         return {
             "kind": "budget",
             "dataset": self._dataset,
-            "column": self._column,
+            "column": self.column,
             "budget": repr(float_down(budget)),
             "why": why,
         }
@@ -952,8 +944,8 @@ class _Decision:
 
     def _by_budget(self, amount: float) -> str:
         """Say how a budget is set, in Python and on the command line."""
-        names = ("--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
+        names = ("--dataset", self._dataset, "--label", self.column, "--budget", repr(amount))
         return (
-            f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or"
+            f"with set_budget({self._dataset!r}, {self.column!r}, {amount!r}), or"
             f" `{self._ledger.command('set-budget', *names)}`"
         )

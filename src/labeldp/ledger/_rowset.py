@@ -96,10 +96,6 @@ class RowSet:
         self.sets = dict(sets)
         self._bytes: bytes | None = None
 
-    def __repr__(self) -> str:
-        sets = sorted(self.sets.items())
-        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sets)})"
-
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
         """Count the rows, and the units, that are in both sets: None if they cannot be compared; no
         member if only one set has them."""
@@ -606,7 +602,10 @@ class IntegerPile:
             self._keep(distinct(values))
 
     def _keep(self, values: Words) -> None:
-        if _is_sparse(values):
+        """Keep sorted numbers as an array or as a bitmap, whichever takes less memory, by their
+        mean number in a container of 65,536 values."""
+        containers = 1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16)))
+        if len(values) < _SPARSE * containers:
             self._scattered.append(values)
         else:
             self._bitmap |= _bitmap(values)
@@ -618,14 +617,6 @@ def distinct(values: Words) -> Words:
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]
-
-
-def _is_sparse(values: Words) -> bool:
-    """Tell whether sorted numbers take less memory as an array than as a bitmap, by their mean
-    number in a container of 65,536 values."""
-    return len(values) < _SPARSE * (
-        1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16)))
-    )
 
 
 def _pieces(values: Words) -> Iterator[Words]:
@@ -666,16 +657,6 @@ SetOf = Callable[[RunRecord], RowSet | None]
 """Reads the row set of a run; None if it has none that can be trusted."""
 
 
-def epsilon_of(run: RunRecord) -> Fraction:
-    """Return a run's epsilon as the exact decimal number that its float prints as."""
-    return exact(run.epsilon)
-
-
-def delta_of(run: RunRecord) -> Fraction:
-    """Return a run's delta as the exact decimal number that its float prints as."""
-    return exact(run.delta)
-
-
 class Spend:
     """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they
     cover.
@@ -685,15 +666,15 @@ class Spend:
     set_of : function of a run
         Reads its row set.
     runs : iterable of RunRecord, default=()
-    cost : function of a run
-        `epsilon_of` (default) or `delta_of`.
+    cost : {"epsilon", "delta"}
+        What is added, as the exact decimal number that its float prints as.
     """
 
     def __init__(
         self,
         set_of: SetOf,
         runs: Iterable[RunRecord] = (),
-        cost: Callable[[RunRecord], Fraction] = epsilon_of,
+        cost: Literal["epsilon", "delta"] = "epsilon",
     ) -> None:
         self._set_of, self._cost = set_of, cost
         self._everywhere = Fraction(0)
@@ -703,15 +684,13 @@ class Spend:
 
     def add(self, run: RunRecord) -> None:
         """Add a run."""
-        rows = self._set_of(run)
+        rows, cost = self._set_of(run), exact(getattr(run, self._cost))
         # the set does not name the units of protection
         if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:
-            self._everywhere += self._cost(run)
+            self._everywhere += cost
             return
         for role, ids in rows.sets.items():
-            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(
-                self._cost(run), ids.members
-            )
+            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(cost, ids.members)
 
     @property
     def most(self) -> Fraction:
@@ -738,7 +717,8 @@ class Spend:
             return [(self.most, None)]
         (levels,) = spaces.values()
         return [
-            (spent + self._everywhere, len(members)) for spent, members in sorted(levels.items())
+            (spent + self._everywhere, len(members))
+            for spent, members in sorted(levels.rows.items())
         ]
 
 
@@ -761,21 +741,18 @@ class Levels:
     and not for each row."""
 
     def __init__(self) -> None:
-        self._levels: dict[Fraction, NumberSet] = {}
+        self.rows: dict[Fraction, NumberSet] = {}
+        """The rows of each sum; no level is empty."""
 
     @property
     def most(self) -> Fraction:
         """The highest level."""
-        return max(self._levels, default=Fraction(0))
-
-    def items(self) -> Iterable[tuple[Fraction, NumberSet]]:
-        """Iterate over the levels with their rows; no level is empty."""
-        return self._levels.items()
+        return max(self.rows, default=Fraction(0))
 
     def covered(self, members: NumberSet) -> Fraction:
         """Return the highest level that contains any of these rows; 0 if none does."""
-        for spent in sorted(self._levels, reverse=True):
-            if self._levels[spent].shared(members):
+        for spent in sorted(self.rows, reverse=True):
+            if self.rows[spent].shared(members):
                 return spent
         return Fraction(0)
 
@@ -785,13 +762,13 @@ class Levels:
         # `rest` is what no level has yet: rows that spend for the first time.
         made: dict[Fraction, NumberSet] = {}
         rest = members
-        for spent, rows in self._levels.items():
+        for spent, rows in self.rows.items():
             both = rows & members
             _join(made, spent + cost, both)
             _join(made, spent, rows - both if len(both) else rows)
             rest = rest - both if len(both) else rest
         _join(made, cost, rest)
-        self._levels = made
+        self.rows = made
 
 
 def _join(levels: dict[Fraction, NumberSet], spent: Fraction, rows: NumberSet) -> None:
