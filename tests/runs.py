@@ -2,6 +2,7 @@
 """Runs over labels in memory, and charges, with their facts by name."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from labeldp.custody import _run as door
@@ -44,3 +45,8 @@ def table_pin(law: Law, *, classes: Sequence[object], **facts: Any) -> TablePin:
         if name in facts
     }
     return TablePin(law, classes, Account(**facts), **own)
+
+
+def manifest_path(out: Path) -> Path:
+    """The path of an output's manifest."""
+    return out.with_name(f"{out.name}.manifest.json")

@@ -92,12 +92,6 @@ def publish_file(made: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def private_opener(path: str, flags: int) -> int:
-    """Open for `open(opener=)`: a new file is readable by its owner only, and a link is never
-    followed."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
-
-
 def private_file(path: Path) -> Path:
     """Make a new, empty file that its owner alone can read, for writers that open it by its
     name."""

@@ -255,13 +255,10 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     uncovered = " and ".join(sorted({each.except_for for each in spent if each.except_for}))
     repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
     over = max((each.rows_over_the_cap for each in spent), default=0)
-    if not secure:  # delta = 1 as well: nothing at all is promised
-        return PrivacySpent(
-            math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over
-        )
     epsilon, delta = (
-        sum_up(each.epsilon for each in spent),
-        min(1.0, sum_up(each.delta for each in spent)),
+        (sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent)))
+        if secure
+        else (math.inf, 1.0)  # delta = 1 as well: nothing at all is promised
     )
     return PrivacySpent(
         epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over

@@ -22,7 +22,7 @@ from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block
 from labeldp.evidence._noisy import column_block, pack, places_of
-from labeldp.laws import Law, law_from_dict
+from labeldp.laws import law_from_dict
 from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import (
@@ -248,10 +248,9 @@ def _forgotten(read: _Read, sets: RowSets) -> list[str]:
     """Report runs with results that are missing in the history: an older copy of the ledger has
     replaced a newer one."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
-    others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
     return [
         f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back."
-        for run_id in others
+        for run_id in unknown_runs(sets.folder, lambda names: [n for n in names if n not in known])
     ]
 
 
@@ -362,23 +361,19 @@ def _is_charged(run: RunRecord, block: Block) -> bool:
     # of it.
     per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
     found = (block.law.n_classes, block.law.epsilon)
-    return found in (laws if run.max_rows_per_unit == 1 else per_row) or _of_columns(
-        run, drawn, block.law
-    )
-
-
-def _of_columns(run: RunRecord, drawn: Mapping[str, Any], law: Law) -> bool:
-    """Tell whether a law reads one column of what the run was charged for."""
+    if found in (laws if run.max_rows_per_unit == 1 else per_row):
+        return True
     sizes = drawn.get("sizes", ())
-    whole = law_from_dict(drawn["law"]) if sizes and "law" in drawn else None
-    if whole is None:
+    if not sizes or "law" not in drawn:
         return False
+    # or it reads one column of what the run was charged for
+    whole = law_from_dict(drawn["law"])
     row = (
         replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit))
         if run.max_rows_per_unit > 1
         else whole
     )
-    return law in laws_of_columns(row, sizes)
+    return block.law in laws_of_columns(row, sizes)
 
 
 def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:

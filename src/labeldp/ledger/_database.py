@@ -532,10 +532,7 @@ class _Mechanism:
                 f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass"
                 f" {self.what}.to_dict()."
             )
-        if not (isinstance(self.unit, str) and self.unit):
-            raise InvalidInput(
-                f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}."
-            )
+        checked_name(unit=self.unit)
         object.__setattr__(self, self.what, dict(mechanism))
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
@@ -712,13 +709,12 @@ class Session(ABC):
     def request_runs(self, dataset: str, column: str, identity: str) -> list[str]:
         """List the ids of the runs that were charged for one request, in the order of their
         charges."""
-        where = " AND ".join(
-            f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity")
-        )
-        rows = self._entries(
-            f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity
-        )
-        return [str(entry_facts(row).get("run_id", "")) for row in rows]
+        names = {"dataset": dataset, "column": column, "identity": identity}
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in names)
+        return [
+            str(entry_facts(row).get("run_id", ""))
+            for row in self._entries(f"{where} ORDER BY seq", **names)
+        ]
 
     def unknown(self, run_ids: Sequence[str]) -> list[str]:
         """List those of these run ids that no entry names."""

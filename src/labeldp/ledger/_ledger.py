@@ -229,34 +229,26 @@ class Ledger:
         return run_of_entry(entry_facts(row), row.hash).receipt
 
     def _log_budgets(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Log the budgets that were set, once their entries are on disk: those of columns that are
-        charged together in one line."""
-        alike: dict[tuple[str, str, str], list[str]] = {}
-        for entry in entries:
-            alike.setdefault((entry["dataset"], entry["budget"], entry["why"]), []).append(
-                entry["column"]
-            )
-        for (dataset, budget, why), columns in alike.items():
-            # nobody chose this one, and it will refuse further charges
-            level = logging.INFO if why == "declared" else logging.WARNING
-            said = (
-                "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
-                " set_budget changes it."
-            )
-            many = ("s", " each") if len(columns) > 1 else ("", "")
-            command = self.command("set-budget")
-            _log.log(
-                level,
-                said,
-                dataset,
-                many[0],
-                _validate.quoted(columns),
-                budget,
-                many[1],
-                why,
-                self.location,
-                command,
-            )
+        """Log the budget that a charge has set, once its entries are on disk: its columns are
+        charged alike."""
+        if not entries:
+            return
+        first, columns = entries[0], [entry["column"] for entry in entries]
+        many = ("s", " each") if len(columns) > 1 else ("", "")
+        _log.log(
+            # nobody chose another one, and it will refuse further charges
+            logging.INFO if first["why"] == "declared" else logging.WARNING,
+            "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
+            " set_budget changes it.",
+            first["dataset"],
+            many[0],
+            _validate.quoted(columns),
+            first["budget"],
+            many[1],
+            first["why"],
+            self.location,
+            self.command("set-budget"),
+        )
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before
@@ -536,7 +528,7 @@ class Ledger:
             if not column:
                 return 0.0
         if isinstance(column, str):
-            return float_up(self._spend(self._read(dataset, column)).most)
+            return float_up(Spend(self._sets.load, self._read(dataset, column).runs.values()).most)
         if not (isinstance(column, Collection) and len(column)):
             raise InvalidInput(
                 "Expected a column by its name, or a list of at least one, got"
@@ -576,10 +568,8 @@ class Ledger:
         If the runs' ids differ in kind or name, the list has one bound for all rows, with None for
         their number.
         """
-        return [
-            (float_up(spent), rows)
-            for spent, rows in self._spend(self._read(dataset, column)).by_rows()
-        ]
+        spend = Spend(self._sets.load, self._read(dataset, column).runs.values())
+        return [(float_up(spent), rows) for spent, rows in spend.by_rows()]
 
     def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
         """Return the epsilon that is left, rounded down, at least 0; infinite before the first
@@ -599,8 +589,7 @@ class Ledger:
         # set
         if budget is None:
             return 0.0 if history.runs else float("inf")
-        spend = self._spend(history)
-        spent = spend.most if rows is None else spend.covered(rows)
+        spent = Spend(self._sets.load, history.runs.values()).covered(rows)
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
@@ -714,9 +703,6 @@ class Ledger:
                 f"Expected a ledger at {self.location}, got {lack}. Check where it is."
             )
         return session
-
-    def _spend(self, history: History) -> Spend:
-        return Spend(self._sets.load, history.runs.values())
 
     def _read(self, dataset: str, column: object) -> History:
         if not isinstance(column, str) and isinstance(column, Collection):
@@ -923,13 +909,12 @@ class _Decision:
             )
         if kept is not None:
             return None
-        why = "first charge" if declared is None else "declared"
         return {
             "kind": "budget",
             "dataset": self._dataset,
             "column": self.column,
             "budget": repr(float_down(budget)),
-            "why": why,
+            "why": "first charge" if declared is None else "declared",
         }
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:

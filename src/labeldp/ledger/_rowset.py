@@ -187,11 +187,6 @@ class RowSetBuilder:
         self._secret = secret
         self._piles: dict[Role, _Pile] = {}
 
-    def __repr__(self) -> str:
-        # never the secret
-        piles = self._piles.items()
-        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in piles)})"
-
     @property
     def repeated(self) -> bool | None:
         """True if some row's id occurred twice, False if not; None if two rows have one 64-bit
@@ -429,9 +424,6 @@ class IntegerSet:
         return self._with(other, keep=False)
 
     def __or__(self, other: "IntegerSet") -> "IntegerSet":
-        mine, theirs = self.members, other.members
-        if isinstance(mine, BitMap64) and isinstance(theirs, BitMap64):
-            return IntegerSet(mine | theirs)
         pile = IntegerPile()
         for each in (self, other):
             pile.add_set(each)

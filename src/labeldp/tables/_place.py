@@ -9,14 +9,10 @@ works on it.
 
 import hashlib
 import importlib
-import itertools
 import json
 import os
-import platform
 import re
 import tempfile
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,13 +30,13 @@ from labeldp._files import (
     own_folder,
     path_text,
     private_file,
-    private_opener,
     publish_file,
     replace_file,
     sync,
 )
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.noise._secrets import new_run_id
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # file systems that rename a folder in one step; all others are treated as object stores
@@ -57,7 +53,6 @@ BUCKET = r"bucket-\d{3}\.arrow"
 """The pattern of names of a shuffle's files."""
 _OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{TEMPORARY}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
-_COUNTER = itertools.count()
 
 
 @dataclass(frozen=True, repr=False)
@@ -347,13 +342,6 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     return _filesystem(found), path
 
 
-def unused_name() -> str:
-    """Return a name that no other process, thread or machine uses. It is not secret."""
-    # Workers on several machines, and several attempts at one task, write into one folder.
-    facts = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
     """Translate errors of the file system into a ReleaseError that names the file."""
@@ -379,7 +367,7 @@ class HashedFile:
         if place.local is None:
             self._file = place.open_output()
         else:  # closed by its owner
-            self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
+            self._file = open(private_file(place.local), "wb")  # noqa: SIM115
         self._state, self._thread = hashlib.sha256(), ThreadPoolExecutor(1)
         self._waiting: deque[Future[None]] = deque()
         self.size = 0
@@ -526,7 +514,8 @@ class Staging:
 
     def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
-        return self.folder.child(f"attempt-{unused_name()}{self.suffix}")
+        # Workers on several machines, and several attempts at one task, write into one folder.
+        return self.folder.child(f"attempt-{new_run_id()}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
@@ -562,7 +551,8 @@ class Staging:
         # Earlier attempts of this run may have moved files to the final names, with other bytes if
         # their batches differed. The journal has the digests of all of them. A file with any other
         # digest belongs to somebody else, and is not replaced.
-        known, there = self._journal(), self._there()
+        journal, there = self.folder.child(JOURNAL), self._there()
+        known: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
         if not replace and not all(
@@ -601,12 +591,6 @@ class Staging:
             # warned.
             _marker(self.out).write_bytes(b"")
         self._write_whole(journal, data)
-
-    def _journal(self) -> dict[str, list[str]]:
-        """Read the journal of this run; empty if it has not started to publish."""
-        journal = self.folder.child(JOURNAL)
-        said: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
-        return said
 
     def _there(self) -> dict[str, Place]:
         """Return the files of the existing output by name."""
@@ -735,11 +719,6 @@ def manifest_place(out: Place) -> Place:
     return out.beside(manifest_name(out.name))
 
 
-def manifest_path(out: Path) -> Path:
-    """Return the path of an output's manifest, as `manifest_place` does."""
-    return out.with_name(manifest_name(out.name))
-
-
 def part_name(number: int) -> str:
     """Return the name of a file of a released folder: part-00000.parquet."""
     return f"part-{number:05d}.parquet"
@@ -863,7 +842,7 @@ def scratch(out: Place) -> Iterator[Path]:
         return
     # A small object is written before the first pass: a release that cannot be written should not
     # be charged.
-    probe = out.beside(f"_labeldp_probe_{unused_name()}")
+    probe = out.beside(f"_labeldp_probe_{new_run_id()}")
     try:
         probe.write_bytes(b"")
         probe.delete()

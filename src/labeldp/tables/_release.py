@@ -262,7 +262,16 @@ class _Release:
         # charge does not take it back.
         if known is None or self._account.redraw:
             self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
-            self._warn_of_altered()
+            found = altered(self._engine.types, self._engine.written)
+            names = unchanged(tuple(found), self._spec)
+            if told := [f"{name!r} ({found[name]})" for name in names]:
+                warn(
+                    LabelDPWarning(
+                        "Columns that the released table has in another type, or without what the"
+                        f" input says they are: {_validate.told(told, ', ')}. Convert them first,"
+                        " or leave them out, if that matters to its readers."
+                    )
+                )
         run = (
             pin.charge(rows)
             if model is None or prior is None
@@ -305,17 +314,6 @@ class _Release:
         return TableRelease(
             self._out.place, run.receipt, False, manifest, self._unchanged(manifest)
         )
-
-    def _warn_of_altered(self) -> None:
-        found = altered(self._engine.types, self._engine.written)
-        if told := [f"{name!r} ({found[name]})" for name in unchanged(tuple(found), self._spec)]:
-            warn(
-                LabelDPWarning(
-                    "Columns that the released table has in another type, or without what the"
-                    f" input says they are: {_validate.told(told, ', ')}. Convert them first, or"
-                    " leave them out, if that matters to its readers."
-                )
-            )
 
     def _unchanged(self, manifest: Manifest) -> tuple[str, ...]:
         """List the columns that the file that was written has as the input has them."""
@@ -729,12 +727,17 @@ class ReleaseFacts:
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
-            **({} if self.histogram is None else {HISTOGRAM: _counted(self.histogram)}),
+            **(
+                {}
+                if (answer := self.histogram) is None
+                else {
+                    HISTOGRAM: {
+                        "counts": answer.values[0].tolist(),
+                        "rows": int(answer.n_rows[0]),
+                    }
+                }
+            ),
         }
-
-
-def _counted(answer: Aggregate) -> dict[str, object]:
-    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ Table = Any
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)  # engines print the arguments of a failed task
 class Shipment:
     """Secrets and row sets that the driver sends to its workers as the engine's private data, so
     that no query plan or closure holds them.
@@ -114,17 +114,9 @@ class Shipment:
     secrets: SecretParts
     rows: RowSetBuilder | None = None
 
-    # Engines print the arguments of a failed task.
-    def __repr__(self) -> str:
-        return f"Shipment({len(self.secrets)} runs)"
-
     def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
         """Compute the runs' secrets, on a worker."""
         return run_secrets_of(self.secrets, facts)
-
-    def own_rows(self) -> RowSetBuilder | None:
-        """Return a new empty builder: tasks of one worker may share the shipment."""
-        return copy.deepcopy(self.rows)
 
 
 class Handle(Protocol):
@@ -467,7 +459,11 @@ class ClusterPasses:
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """Make the builder of the run's row set; None for more than `MOST_NAMES` text ids."""
-        text = self._has_text_ids()
+        names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
+        # anything but one column of integers each
+        text = len(self._spec.ids) > 1 or not all(
+            pa.types.is_integer(self._shape.schema.field(name).type) for name in names
+        )
         # A run without a row set counts for every row. That is more than it spends, which is safe.
         if text and self._cluster.count(table) > MOST_NAMES:
             _log.warning(
@@ -515,12 +511,19 @@ class ClusterPasses:
                     table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows
                 )
             work = replace(self._work(handle, table), answered=bool(answers))
-            named = run.prior, run.stage_name
+            text = [
+                field.name
+                for field in self._shape.released()
+                if is_text(field.type) or pa.types.is_dictionary(field.type)
+            ]
             drawing = Drawing(
                 run.receipt,
-                *named,
+                run.prior,
+                run.stage_name,
                 staging,
-                _settings(self._shape),
+                # dictionaries for text only: for numbers they mostly cost more time than they save
+                # bytes
+                {"compression": "snappy", "use_dictionary": text},
                 to_json(facts.shared, indent=None),
                 draw_salt(facts.shared),
             )
@@ -562,13 +565,6 @@ class ClusterPasses:
 
     # Details
     # ----------------------------------------------------------------------------------------------
-
-    def _has_text_ids(self) -> bool:
-        """Tell whether ids or units are anything but one column of integers each."""
-        names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
-        return len(self._spec.ids) > 1 or not all(
-            pa.types.is_integer(self._shape.schema.field(name).type) for name in names
-        )
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
@@ -617,17 +613,6 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
     for label in labels:
         if any(label in (name, *_validate.parted(name)) for name in drawn):
             raise released_already(label)
-
-
-def _settings(shape: Shape) -> WriterSettings:
-    """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost
-    more time than they save bytes."""
-    plain = [
-        field.name
-        for field in shape.released()
-        if is_text(field.type) or pa.types.is_dictionary(field.type)
-    ]
-    return {"compression": "snappy", "use_dictionary": plain}
 
 
 # Results and errors of workers
@@ -723,7 +708,8 @@ class PinJob(Job):
                 " cannot. Choose a folder on a disk that they share with this process, under the"
                 " same user, or a place in a store."
             )
-        first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
+        first = FirstPass(work.facts, shipment.run_secrets(work.facts))
+        rows = copy.deepcopy(shipment.rows)  # empty: tasks of one worker may share the shipment
         for batch in self.rows(batches):
             facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
@@ -851,23 +837,18 @@ class DrawJob(Job):
                 # The sums must cover these rows, too, to agree with the first pass; but their raw
                 # labels must not be shuffled.
                 others = drawn.check[~drawn.kept]
-                first = rows.slice(int(np.argmin(drawn.kept)), 1)
+                first, shape = rows.slice(int(np.argmin(drawn.kept)), 1), self.work.shape
+                width = shape.evidence_bytes
+                blank = shape.rewrite(
+                    first, np.zeros(1, np.int32), np.zeros((1, width), np.uint8) if width else None
+                )
                 yield self._with(
-                    self._blank(first),
+                    blank.append_column(DRAWN, pa.array([0], pa.int64())),
                     np.zeros(1, np.uint64),
                     others.sum(axis=0, keepdims=True),
                     0,
                     len(others),
                 )
-
-    def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        shape = self.work.shape
-        evidence = (
-            np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
-        )
-        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(
-            DRAWN, pa.array([0], pa.int64())
-        )
 
     def _with(
         self,

@@ -214,8 +214,7 @@ def published(
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.releases_codes else _likeliest(named, prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
-    rows = rewrite(batch, codes, evidence)
-    return rows.append_column(
+    return rewrite(batch, codes, evidence).append_column(
         DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64))
     )
 
@@ -513,7 +512,10 @@ class AnswersReader:
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
                 raise changed_input()
-            self._by_id = self._looked_up()
+            whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
+            keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
+            weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
+            self._by_id, _ = OpenTable.sorted(self._ids, {"table": ""}, keys, weights)
         try:
             return self._by_id.weights(
                 pa.record_batch(
@@ -534,12 +536,6 @@ class AnswersReader:
             self._waiting = pa.Table.from_batches([*self._waiting.to_batches(), more])
         found, self._waiting = self._waiting.slice(0, n), self._waiting.slice(n)
         return found.combine_chunks().to_batches()[0] if len(found) else pa.record_batch({})
-
-    def _looked_up(self) -> OpenTable:
-        whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
-        keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
-        weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
-        return OpenTable.sorted(self._ids, {"table": ""}, keys, weights)[0]
 
 
 # The shuffle: rows in the order of secret words
@@ -606,18 +602,13 @@ class Shuffle:
             writer.close()
             file.close()
         for path in self._paths:
-            yield from _sorted_bucket(path, self._bits)
+            with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
+                table = stream.read_all()
+            if table.num_rows:
+                order = order_of(table.column(WORD).to_numpy(), self._bits)
+                rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
+                yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
             path.unlink()
-
-
-def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
-        table = stream.read_all()
-    if not table.num_rows:
-        return
-    order = order_of(table.column(WORD).to_numpy(), bits)
-    rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
-    yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
 
 
 def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:

@@ -326,8 +326,7 @@ class LabelCodec:
             found = self._find(labels)
         if found.null_count:
             self._refuse(labels, found)
-        codes: NDArray[np.int32] = found.to_numpy(zero_copy_only=False)
-        return codes
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
 
     def listed(self, labels: pa.Array) -> pa.DictionaryArray:
         """Encode labels as a dictionary array whose dictionary is the list of classes; errors as
@@ -372,7 +371,7 @@ class LabelCodec:
         if self._plain_codes and self.column_type == pa.int32() and codes.dtype == np.int32:
             return pa.array(codes)
         if not pa.types.is_dictionary(self.column_type):
-            return _cast(self._values.take(pa.array(codes)), self.column_type)
+            return self._values.take(pa.array(codes)).cast(self.column_type)
         # The null class has no entry in the dictionary; its rows are null.
         present = [c is not None for c in self.classes]
         place = np.cumsum(present) - 1
@@ -380,7 +379,7 @@ class LabelCodec:
         indices = pa.array(place[codes], type=self.column_type.index_type, mask=nulls)
         return pa.DictionaryArray.from_arrays(
             indices,
-            _cast(self._values.drop_null(), self.column_type.value_type),
+            self._values.drop_null().cast(self.column_type.value_type),
             ordered=self.column_type.ordered,
         )
 
@@ -536,10 +535,6 @@ def codec_of(
     )
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)
-
-
 def row_number(row: int | None) -> str:
     """Return a row's name for messages: its position, given from 0 and shown from 1, as lines of
     files are; None if rows have none."""
@@ -653,7 +648,11 @@ def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
         return None
     columns = [id_column(batch, name) for name in names]
     # Parts of a composite id are compared as text, because a copy may hold 1 as "1".
-    return columns[0] if len(columns) == 1 else [_as_text(column) for column in columns]
+    return (
+        columns[0]
+        if len(columns) == 1
+        else [pa.array(column).cast(pa.large_string()) for column in columns]
+    )
 
 
 def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
@@ -692,10 +691,6 @@ def row_id_array(batch: Columns, names: tuple[str, ...]) -> NDArray[np.generic] 
         if len(columns) == 1
         else np.column_stack([column.astype(np.str_) for column in columns])
     )
-
-
-def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
-    return pa.array(column).cast(pa.large_string()) if isinstance(column, np.ndarray) else column
 
 
 # The digest of drawn rows
@@ -990,7 +985,10 @@ class _ColumnDigest:
             hashlib.sha256(),
             hashlib.sha256(),
         )
-        self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
+        kind, types = self._kind, pa.types
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        inner = kind.num_fields if listed or types.is_struct(kind) else 0
+        self._children = [_ColumnDigest(kind.field(i).type) for i in range(inner)]
         self._listed = False
 
     def update(self, array: pa.Array) -> None:
@@ -1017,13 +1015,23 @@ class _ColumnDigest:
             )
             self._children[0].update(array.flatten())
         elif types.is_large_string(kind) or types.is_large_binary(kind):
-            self._feed_text(pc.fill_null(array, b"" if types.is_large_binary(kind) else ""))
+            array = pc.fill_null(array, b"" if types.is_large_binary(kind) else "")
+            here = slice(array.offset, array.offset + len(array) + 1)
+            if len(array):  # Arrow may leave out the offsets of no rows
+                offsets = np.frombuffer(array.buffers()[1], np.int64)[here]
+                self._lengths.update(np.diff(offsets).data)
+                values = memoryview(array.buffers()[2] or b"")
+                self._values.update(values[offsets[0] : offsets[-1]])
         elif types.is_boolean(kind):
             self._values.update(
                 pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False)
             )
         elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
-            self._feed_fixed(array)
+            array = array.drop_null()  # the stream of nulls has their positions
+            if len(array):
+                width, start = array.type.bit_width // 8, array.offset
+                here = slice(start * width, (start + len(array)) * width)
+                self._values.update(memoryview(array.buffers()[1])[here])
         elif not types.is_null(kind) and len(array):
             # The list of all values as JSON, in pieces: where a batch ends must not show.
             self._values.update(
@@ -1031,29 +1039,6 @@ class _ColumnDigest:
                 + json.dumps(array.to_pylist(), default=str)[1:-1].encode()
             )
             self._listed = True
-
-    def _feed_text(self, array: pa.Array) -> None:
-        offsets = (
-            np.frombuffer(array.buffers()[1], np.int64)[
-                array.offset : array.offset + len(array) + 1
-            ]
-            if len(array)
-            else np.zeros(1, np.int64)
-        )
-        self._lengths.update(np.diff(offsets).data)
-        if offsets[-1] > offsets[0]:
-            self._values.update(memoryview(array.buffers()[2])[offsets[0] : offsets[-1]])
-
-    def _feed_fixed(self, array: pa.Array) -> None:
-        if array.null_count:
-            array = array.drop_null()  # the stream of nulls has their positions
-        if len(array):
-            width = array.type.bit_width // 8
-            self._values.update(
-                memoryview(array.buffers()[1])[
-                    array.offset * width : (array.offset + len(array)) * width
-                ]
-            )
 
     def facts(self) -> list[object]:
         values = self._values.copy()
@@ -1086,12 +1071,3 @@ def _unwrapped(array: pa.Array) -> pa.Array:
         return _unwrapped(plain(array))
     kind = _plain_type(array.type)
     return array if kind == array.type else array.cast(kind)
-
-
-def _nested(kind: pa.DataType) -> list[pa.Field]:
-    types = pa.types
-    if types.is_struct(kind):
-        return [kind.field(i) for i in range(kind.num_fields)]
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return [kind.value_field]
-    return []
