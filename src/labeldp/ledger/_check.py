@@ -413,52 +413,29 @@ def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
 # ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What the user says that each run has spent, on every row, whose folder does not record it.
-
-    Attributes
-    ----------
-    dataset, column : str
-    epsilon : float
-    """
-
-    dataset: str
-    column: str
-    epsilon: float
-
-    @classmethod
-    def of(
-        cls, dataset: str | None, column: str | None, epsilon: float | None
-    ) -> "Statement | None":
-        """Check that all three facts are given, or none; None for none."""
-        if dataset is None and column is None and epsilon is None:
-            return None
-        if dataset is None or column is None or epsilon is None:
-            raise InvalidInput(
-                "Expected dataset, column and epsilon together for runs whose folders say nothing,"
-                " got some of them. Give all."
-            )
-        # No account has the joined names of several columns: the charge would count for none.
-        if re.search(r"(?<!\\),", column):
-            raise InvalidInput(
-                f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
-                " columns that were released together name one, and lower the budgets of the"
-                " others by this epsilon. A comma in a column's name is written \\,"
-            )
-        return cls(checked_name(dataset=dataset), column.replace("\\,", ","), epsilon)
-
-    def body(self, run_id: str) -> dict[str, object]:
-        """Return the fields of such a run's charge. Without the request's identity, a repeat of it
-        is charged anew."""
-        event, identity = LabelDraw({}, self.epsilon).to_dict(), f"adopted {run_id}"
-        return Spending(
-            self.dataset, self.column, self.epsilon, event, identity, run_id, repeatable=False
-        ).body()
+def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Spending | None:
+    """Check what the user says that each run has spent, on every row, whose folder does not record
+    it: all three facts are given, or none; None for none."""
+    if dataset is None and column is None and epsilon is None:
+        return None
+    if dataset is None or column is None or epsilon is None:
+        raise InvalidInput(
+            "Expected dataset, column and epsilon together for runs whose folders say nothing,"
+            " got some of them. Give all."
+        )
+    # No account has the joined names of several columns: the charge would count for none.
+    if re.search(r"(?<!\\),", column):
+        raise InvalidInput(
+            f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
+            " columns that were released together name one, and lower the budgets of the"
+            " others by this epsilon. A comma in a column's name is written \\,"
+        )
+    name, event = checked_name(dataset=dataset), LabelDraw({}, epsilon).to_dict()
+    return Spending(name, column.replace("\\,", ","), epsilon, event, "", "", repeatable=False)
 
 
 def adopt(
-    session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl
+    session: Session, runs_dir: Path, said: Spending | None, where: Path | LedgerUrl
 ) -> list[dict[str, object]]:
     """Charge each run that the ledger does not know, for the rows in its row set or for every row;
     see `Ledger.adopt`.
@@ -468,8 +445,9 @@ def adopt(
     session : Session
         A write transaction.
     runs_dir : Path
-    stated : Statement, optional
-        For runs whose folders do not record what they have spent.
+    said : Spending, optional
+        What `stated` has made, for runs whose folders do not record what they have spent. Without
+        the request's identity, a repeat of it is charged anew.
     where : Path or LedgerUrl
         The ledger's location, for messages.
 
@@ -484,7 +462,9 @@ def adopt(
     # facts and calls again, for all runs.
     for run_id in unknown_runs(runs_dir, session.unknown):
         found = _read(RunStore(runs_dir / run_id)) or (
-            None if stated is None else stated.body(run_id)
+            None
+            if said is None
+            else replace(said, run_id=run_id, identity=f"adopted {run_id}").body()
         )
         silent += [run_id] if found is None else []
         bodies |= {} if found is None else {run_id: found}

@@ -279,17 +279,15 @@ class Balance:
         entries are added up again."""
         try:
             data: dict[str, Any] = json.loads(facts)
-            budget = None if data["budget"] is None else Fraction(data["budget"])
-            total, everywhere = Fraction(data["total"]), Fraction(data["everywhere"])
             return cls(
                 dataset,
                 column,
                 int(seq),
                 head,
-                budget,
+                None if data["budget"] is None else Fraction(data["budget"]),
                 data["unit"],
-                total,
-                everywhere,
+                Fraction(data["total"]),
+                Fraction(data["everywhere"]),
                 int(data["runs"]),
             )
         except (ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -920,15 +918,10 @@ class SqliteStore:
 
     path: Path
 
-    def exists(self) -> bool:
-        """Tell whether the file exists. A folder that cannot be read is an error, not an absent
-        ledger."""
-        with _errors(self.path):
-            return self.path.exists()
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """Open a read transaction; None if there is no file."""
+        """Open a read transaction; None if there is no file. A folder that cannot be read is an
+        error, not an absent ledger."""
         with _errors(self.path):
             if not self.path.exists():
                 yield None

@@ -199,7 +199,7 @@ class Ledger:
         try:
             # before `writing` makes it: a refused charge must not leave an empty ledger that hides
             # the loss
-            if not store.exists():
+            if not self.exists():
                 self._require_known(lambda run_ids: run_ids)
             if folder.is_dir():  # `custody` has made it; without one only `adopt` has less to read
                 RunStore(folder).write(CHARGE, canonical_text(body).encode())
@@ -358,7 +358,7 @@ class Ledger:
             Some folder does not record what its run has spent, and the arguments do not either;
             nothing was written.
         """
-        said = ledger_check.Statement.of(dataset, column, epsilon)
+        said = ledger_check.stated(dataset, column, epsilon)
         with self._store.writing() as session:
             return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
@@ -431,7 +431,8 @@ class Ledger:
     def exists(self) -> bool:
         """Tell whether the ledger exists. A place that cannot be read is an error, never an absent
         ledger."""
-        return self._store.exists()
+        with self._store.reading() as session:
+            return session is not None
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """Find the latest run of this request that is settled, or charged and can be resumed; None

@@ -645,9 +645,6 @@ def _bitmap(values: Words) -> BitMap64:
 # are counted side by side, and the larger sum counts: else renaming all people in the column of
 # units would make the same rows look new.
 
-SetOf = Callable[[RunRecord], RowSet | None]
-"""Reads the row set of a run; None if it has none that can be trusted."""
-
 
 class Spend:
     """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they
@@ -656,7 +653,7 @@ class Spend:
     Parameters
     ----------
     set_of : function of a run
-        Reads its row set.
+        Reads its row set; None if it has none that can be trusted.
     runs : iterable of RunRecord, default=()
     cost : {"epsilon", "delta"}
         What is added, as the exact decimal number that its float prints as.
@@ -664,7 +661,7 @@ class Spend:
 
     def __init__(
         self,
-        set_of: SetOf,
+        set_of: Callable[[RunRecord], RowSet | None],
         runs: Iterable[RunRecord] = (),
         cost: Literal["epsilon", "delta"] = "epsilon",
     ) -> None:

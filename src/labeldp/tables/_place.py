@@ -31,7 +31,6 @@ from labeldp._files import (
     path_text,
     private_file,
     publish_file,
-    replace_file,
     sync,
 )
 from labeldp._hash import digest
@@ -560,7 +559,14 @@ class Staging:
         ):
             raise name_taken_error(self.out)
         if self.folder.files():  # an empty folder: everything was published before
-            self._write_journal(known)
+            if self.single and not self.out.can_rename:
+                # First the marker, then the journal, then the object, so that a reader at any
+                # moment is warned.
+                _marker(self.out).write_bytes(b"")
+            # For each final name the SHA-256 of the files that this run's attempts give it; on disk
+            # before the first move, so that every file under a final name can be recognised as this
+            # run's.
+            self._write_whole(journal, json.dumps(known).encode())
         if not self.single:
             # The folder's entry is on disk before files move into it: else power loss could take
             # them away with the folder.
@@ -576,21 +582,6 @@ class Staging:
         self.write_manifest(manifest)
         self._delete_folder()
         return names
-
-    def _write_journal(self, known: dict[str, list[str]]) -> None:
-        """Write the journal atomically: for each final name the SHA-256 of the files that this
-        run's attempts give it."""
-        journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
-        if journal.local is not None:
-            # On disk before the first move, so that every file under a final name can be recognised
-            # as this run's.
-            replace_file(journal.local.with_name(TEMPORARY), journal.local, data)
-            return
-        if self.single and not self.out.can_rename:
-            # First the marker, then the journal, then the object, so that a reader at any moment is
-            # warned.
-            _marker(self.out).write_bytes(b"")
-        self._write_whole(journal, data)
 
     def _there(self) -> dict[str, Place]:
         """Return the files of the existing output by name."""
@@ -622,9 +613,6 @@ class Staging:
             return
         self.folder.make_folder(private=True)
         temporary = self.folder.child(TEMPORARY)
-        if temporary.local is not None and target.local is not None:
-            replace_file(temporary.local, target.local, data, public=True)
-            return
         temporary.write_bytes(data)
         temporary.move(target)
 

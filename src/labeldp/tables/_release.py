@@ -164,10 +164,7 @@ class Engine(Protocol):
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the label column; refuse a table that lacks a column, or was released
-        already."""
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
+        already, and private columns as ids, unit or prior."""
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn
@@ -232,7 +229,8 @@ class _Release:
             spec.stage_name,
             replace(self._account, column=spec.labels[0]),
         )
-        # Before any row is read, so that a taken name is refused at once.
+        # Before any row is read, so that a taken name is refused at once; and private columns as
+        # ids, as the message about repeated ids tells which rows have one value.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
         self._prior = (
@@ -243,8 +241,6 @@ class _Release:
 
     def run(self, folder: Path) -> TableRelease:
         """Pin, charge, draw, publish and settle."""
-        # Before a row is read: the message about repeated ids tells which rows have one value.
-        self._engine.check_ids(self._spec, str(self._account.dataset), self._ledger)
         prior, pin = self._prior, self._begin()
         # A model may give other answers if it is asked again (other batches, another machine), and
         # rows would be drawn under two priors. So it is asked once, between the passes, and its

@@ -235,12 +235,8 @@ class Job(ABC):
         return (conformed(batch, self.work.shape.schema) for batch in batches)
 
 
-@dataclass(frozen=True)
-class FirstSummary:
-    """The result of the first pass over one partition."""
-
-    sums: PassSums
-    rows: RowSetBuilder | None
+FirstSummary = tuple[PassSums, RowSetBuilder | None]
+"""The result of the first pass over one partition."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +351,8 @@ class ClusterEngine:
         return check_spec(spec, self._cluster.name)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """Return the codec of the declared classes, and check the table's columns."""
+        """Return the codec of the declared classes, and check the table's columns; refuse private
+        ones as ids, unit or prior."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
         check_holds(self._schema)
@@ -366,17 +363,13 @@ class ClusterEngine:
         layout = layout_of_paths(self._cluster.files(self._table))
         for label, classes in zip(spec.labels, spec.lists, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
+        check_unchanged(unchanged(spec.columns, spec), str(spec.dataset), ledger, self.files)
         return codec_of(
             spec.classes,
             spec.label,
             lambda name: self._schema.field(name).type,
             text_table=False,
         )
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
-        names = [name for name in spec.columns if name not in spec.labels]
-        check_unchanged(names, dataset, ledger, self.files)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
@@ -442,7 +435,7 @@ class ClusterPasses:
             for part in found:
                 # The engine returns the summary of one attempt for each task, so a retried task
                 # counts once.
-                self._pin.absorb(part.sums, part.rows)
+                self._pin.absorb(*part)
             if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
             self._pin.require_distinct(lambda: self._ids_repeat(handle))
@@ -715,7 +708,7 @@ class PinJob(Job):
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids, facts.units)
-        yield FirstSummary(first.sums, rows)
+        yield first.sums, rows
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ from labeldp.tables.formats._parquet import (
 from labeldp.tables.formats._table import (
     DRAWN,
     WEIGHTS,
+    ArrowDigest,
     Batch,
     Columns,
     LabelCodec,
@@ -166,17 +167,14 @@ class Reader:
         return weight_columns(batch, names) if names else None
 
 
-Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
-"""A function that replaces the labels of rows by these codes, with this evidence
-(`Source.rewrite`)."""
-
-
 def published(
     batch: pa.RecordBatch,
     facts: Facts,
     noisy: NoisyLabels,
     kept: NDArray[np.bool_],
-    rewrite: Rewrite,
+    rewrite: Callable[
+        [pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch
+    ],
     salt: str,
     words: NDArray[np.uint64] | None = None,
 ) -> pa.RecordBatch:
@@ -194,6 +192,7 @@ def published(
     kept : (n,) bool
         True for rows within their unit's cap and in the part that is drawn. Others are dropped.
     rewrite : function
+        Replaces the labels of rows by these codes, with this evidence (`Source.rewrite`).
     salt : str
         The salt of the digest of drawn rows (`draw_salt`).
     words : (m,) uint64, optional
@@ -265,13 +264,14 @@ class LocalEngine:
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the declared or inferred classes; refuse a table that was released,
-        or whose path names a class."""
+        or whose path names a class, and private columns as ids, unit or prior."""
         # A released Parquet file says so in its metadata, so only text tables need their SHA-256
         # compared with the ledger.
         dataset = spec.dataset or default_dataset(self.files)
         check_raw(
             self.files, spec.labels, ledger if self.files.text else None, except_dataset=dataset
         )
+        check_unchanged(unchanged(spec.columns, spec), dataset, ledger, self.files)
         self.earlier = passed_on(self.files, spec.labels)
         codec = declared_codec(self.files, spec.label, spec.classes)
         listed = (
@@ -281,11 +281,6 @@ class LocalEngine:
         for label, classes in zip(spec.labels, listed, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
         return codec
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
-        names = [name for name in spec.columns if name not in spec.labels]
-        check_unchanged(names, dataset, ledger, self.files)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label that are not proven to hold what an earlier run
@@ -328,7 +323,7 @@ class LocalPasses:
     def __init__(self, source: Source, reader: Reader, pin: TablePin, progress: Progress):
         self._source, self._reader, self._pin, self._progress = source, reader, pin, progress
         self._spec, self._pinned = reader.spec, 0
-        self._digest = source.public_digest(self._spec.labels)
+        self._digest = ArrowDigest(source.schema, tuple(unchanged(source.names, self._spec)))
 
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row; return the digest of the public

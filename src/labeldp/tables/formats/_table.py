@@ -98,10 +98,6 @@ class Source(ABC):
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[Batch]":
         """Iterate over the rows in order, with these columns only (None: all)."""
 
-    def public_digest(self, labels: Sequence[str]) -> "ArrowDigest":
-        """Return an empty digest of all columns but the labels."""
-        return ArrowDigest(self.schema, tuple(name for name in self.names if name not in labels))
-
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
         self.shape = Shape(self.schema, codec, evidence_bytes)
@@ -529,9 +525,11 @@ def codec_of(
     name."""
     if not isinstance(classes, LabelColumns):
         return label_codec(classes, label, type_of(label), text_table=text_table)
-    listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
     return ColumnsCodec(
-        [label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed]
+        [
+            label_codec(values, name, type_of(name), text_table=text_table)
+            for name, values in zip(classes.names, classes.lists, strict=True)
+        ]
     )
 
 
@@ -1000,9 +998,6 @@ class _ColumnDigest:
                 .data
             )
         self._rows += len(array)
-        self._feed(array)
-
-    def _feed(self, array: pa.Array) -> None:
         types, kind = pa.types, array.type
         if types.is_struct(kind):
             for child, values in zip(self._children, array.flatten(), strict=True):
