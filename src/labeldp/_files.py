@@ -57,19 +57,15 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(
-    made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True
-) -> None:
-    """Replace a file atomically and durably: write it under the private name `made`, then rename it
-    to `path`.
+def replace_file(made: Path, path: Path, data: bytes, *, last: bool = True) -> None:
+    """Replace a file, which only its owner can read, atomically and durably: write it under the
+    private name `made`, then rename it to `path`.
 
     Parameters
     ----------
     made, path : Path
         The temporary and the final name, in one folder.
     data : bytes
-    public : bool
-        Give the file the rights of an ordinary new file; by default only its owner can read it.
     last : bool, default=True
         Wait for the folder, too. Of several files that count together only the last needs to.
     """
@@ -77,19 +73,9 @@ def replace_file(
     # The content is on disk before the rename: else a crash of the system could leave the final
     # name with an empty file.
     write_new(made, data)
-    if public:
-        give_usual_rights(made)
     os.replace(made, path)
     if last:
         sync(path.parent)  # one sync of a folder writes all renames in it so far
-
-
-def publish_file(made: Path, path: Path) -> None:
-    """Give a private file, once it is on disk, usual rights and its final name."""
-    sync(made)
-    give_usual_rights(made)
-    os.replace(made, path)
-    sync(path.parent)
 
 
 def private_file(path: Path) -> Path:
@@ -117,9 +103,8 @@ def give_usual_rights(path: Path) -> None:
         probe.rmdir() if of_folders else probe.unlink()
 
 
-def own_folder(path: Path) -> bool:
-    """Make a folder that only its owner can open, and return True; accept an existing one that is
-    so, and return False.
+def own_folder(path: Path) -> None:
+    """Make a folder that only its owner can open; accept an existing one that is so.
 
     Raises
     ------
@@ -132,7 +117,7 @@ def own_folder(path: Path) -> bool:
     try:
         # made with its rights: between a mkdir and a chmod others could look in
         os.mkdir(path, 0o700)
-        return True
+        return
     except FileExistsError:
         # not stat: whoever plants a link here would choose where private files are written
         facts = os.lstat(path)
@@ -158,7 +143,6 @@ def own_folder(path: Path) -> bool:
             f" files are written there; got {what}. Nothing in it was touched. Look who made it,"
             " then remove it or move it away."
         )
-    return False
 
 
 def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:

@@ -501,7 +501,16 @@ def _check_weights(law: Law, side: Side, prior: NDArray[np.float64]) -> None:
     )
     mean, scale = np.zeros((law.n_classes, law.n_classes)), 1.0
     for p, each in asked:
-        weights = _weights_of(law, each)
+        outputs = _outputs_in_columns(law, each)
+        rows = {
+            name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
+            for name, value in each.items()
+        }
+        weights = law.weights(outputs, rows)
+        _require(
+            (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)),
+            "weights must be (n, K) float64",
+        )
         if np.isnan(weights).all():
             return
         scale = max(scale, float(np.abs(weights).max()))
@@ -514,20 +523,6 @@ def _check_weights(law: Law, side: Side, prior: NDArray[np.float64]) -> None:
         np.allclose(mean, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale),
         "the estimator built from weights is biased",
     )
-
-
-def _weights_of(law: Law, side: Side) -> NDArray[np.float64]:
-    outputs = _outputs_in_columns(law, side)
-    rows = {
-        name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
-        for name, value in side.items()
-    }
-    weights = law.weights(outputs, rows)
-    _require(
-        (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)),
-        "weights must be (n, K) float64",
-    )
-    return weights
 
 
 def _check_words(law: Law, side: Side) -> None:

@@ -279,9 +279,13 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
             " says that it was released."
         )
     noisy = noisy_names(found)
-    public = [name for name in table.names if name not in noisy]
-    told = [each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)]
-    return {"rows": rows[0], "unchanged": public, "drawn": told}
+    return {
+        "rows": rows[0],
+        "unchanged": [name for name in table.names if name not in noisy],
+        "drawn": [
+            each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)
+        ],
+    }
 
 
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:

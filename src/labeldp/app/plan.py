@@ -121,8 +121,14 @@ def plan(
         budgets.append({"epsilon": epsilon, "attacker_advantage": gain, "rows_worth": worth})
         reasons += [_reason(epsilon, best, bits[best] / bits[COMPARED[0]]), *warned]
         learners.append(_learner(epsilon, per_row, n_classes, worth))
-    said = {"budgets": budgets, "reasons": reasons, "learners": [*learners, NEXT]}
-    return {"n_classes": n_classes, "rows": rows, "laws": lines} | said | _meaning(lines, budgets)
+    return {
+        "n_classes": n_classes,
+        "rows": rows,
+        "laws": lines,
+        "budgets": budgets,
+        "reasons": reasons,
+        "learners": [*learners, NEXT],
+    } | _meaning(lines, budgets)
 
 
 def _bits(law: Law) -> float:

@@ -318,16 +318,12 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
             )
         ]
     # Texts are compared, as in `Spending.body`: two different texts could round to one float.
-    facts = {
+    facts: dict[str, Any] = {
         name: getattr(receipt, name)
         for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")
-    }
-    spend: dict[str, Any] = {
-        "epsilon": repr(float(receipt.epsilon)),
-        "delta": repr(float(receipt.delta)),
-    }
+    } | {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
     charged = {**charge, "column": charged_columns(charge)}
-    wrong = [name for name, value in (facts | spend).items() if charged.get(name) != value]
+    wrong = [name for name, value in facts.items() if charged.get(name) != value]
     return (
         [
             (
@@ -504,14 +500,13 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
         first = first or row.hash
     rows = body.get("rows")
     count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
-    said = {
+    return names | {
         "column": body["column"],
         "unit": body["unit"],
         "epsilon": float(str(body["epsilon"])),
         "state": state,
         "rows": count,
     }
-    return names | said
 
 
 def _read(store: RunStore) -> dict[str, object] | None:

@@ -266,12 +266,15 @@ class Balance:
 
     def to_text(self) -> str:
         """Write the sums as canonical JSON, for the table's column `facts`."""
-        sums = {
-            "budget": None if self.budget is None else str(self.budget),
-            "total": str(self.total),
-            "everywhere": str(self.everywhere),
-        }
-        return canonical_text({**sums, "unit": self.unit, "runs": self.runs})
+        return canonical_text(
+            {
+                "budget": None if self.budget is None else str(self.budget),
+                "total": str(self.total),
+                "everywhere": str(self.everywhere),
+                "unit": self.unit,
+                "runs": self.runs,
+            }
+        )
 
     @classmethod
     def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
@@ -378,18 +381,19 @@ def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
     into the receipt."""
     facts = {
         name: body[name] for name in ("run_id", "dataset", "unit", "max_rows_per_unit", "event")
-    } | {"column": charged_columns(body)}
-    spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
+    } | {
+        "column": charged_columns(body),
+        "epsilon": float(body["epsilon"]),
+        "delta": float(body["delta"]),
+    }
     receipt = Receipt(
         **facts,
-        **spend,
         recorded=True,
         ledger_head=str(body.get(ALSO, head)),
         charged_at=body["at"],
     )
     return RunRecord(
         **facts,
-        **spend,
         identity=body["identity"],
         state="charged",
         artefact="",
@@ -804,8 +808,10 @@ class Session(ABC):
 
     def balances(self) -> list[Balance]:
         """Read all stored balances, unchecked."""
-        found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
-        return [Balance.from_text(*row) for row in found]
+        return [
+            Balance.from_text(*row)
+            for row in self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
+        ]
 
     # Parts
     # ----------------------------------------------------------------------------------------------

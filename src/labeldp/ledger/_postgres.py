@@ -172,22 +172,16 @@ def _errors(url: LedgerUrl) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("sqlalchemy", "psycopg")):
             raise
-        raise LedgerError(
-            f"Expected a ledger that can be read and written at {url}, got: {_said(error)}."
-            f" {_fix(error)}"
-        ) from None
-
-
-def _fix(error: Exception) -> str:
-    if "no password supplied" in str(error):
-        return (
+        fix = (
             "Set PGPASSWORD or ~/.pgpass: a ledger, or an estimator with one, that was pickled or"
             " sent to a process holds no password."
+            if "no password supplied" in str(error)
+            else "If the connection broke while it was written, `labeldp ledger history` shows"
+            " whether it was."
         )
-    return (
-        "If the connection broke while it was written, `labeldp ledger history` shows whether it"
-        " was."
-    )
+        raise LedgerError(
+            f"Expected a ledger that can be read and written at {url}, got: {_said(error)}. {fix}"
+        ) from None
 
 
 def _said(error: Exception) -> str:

@@ -364,10 +364,9 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     # A row that occurs twice would count its evidence twice.
     again = np.setdiff1d(np.arange(len(place)), np.unique(place, return_index=True)[1])
     if len(again):
-        row = row_name(source, int(again[0]))
         raise InvalidInput(
             f"Expected each row of the release once, got an id twice in {source.path.name}, again"
-            f" in {row}. Drop it."
+            f" in {row_name(source, int(again[0]))}. Drop it."
         )
     return derived(found.noisy[place], order="file")
 
@@ -384,9 +383,9 @@ def _declared(
         raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
     check_columns(source, [label, *names])
     values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
-    released = law.released(values)
-    kind = source.type_of(label)
-    codec = label_codec(tuple(released), label, kind, text_table=source.text)
+    codec = label_codec(
+        tuple(law.released(values)), label, source.type_of(label), text_table=source.text
+    )
     codes: list[NDArray[np.generic]] = []
     ids = []
     for batch in source.batches([label, *names]):

@@ -27,10 +27,10 @@ import pyarrow.fs as pafs
 
 from labeldp._files import (
     clear_own,
+    give_usual_rights,
     own_folder,
     path_text,
     private_file,
-    publish_file,
     sync,
 )
 from labeldp._hash import digest
@@ -254,26 +254,23 @@ class Place:
     # Changes
     # ----------------------------------------------------------------------------------------------
 
-    def make_folder(self, *, private: bool = False) -> bool:
-        """Make the folder and those above it; no effect in an object store.
-
-        With `private`, a local folder is made or checked by `own_folder`. Returns False if such a
-        private folder was there already.
-        """
+    def make_folder(self, *, private: bool = False) -> None:
+        """Make the folder and those above it; no effect in an object store. With `private`, a local
+        folder is made or checked by `own_folder`."""
         if self.local is not None and private:
             self.local.parent.mkdir(parents=True, exist_ok=True)
-            return own_folder(self.local)
-        if self.local is not None:
-            self.local.mkdir(parents=True, exist_ok=True)
+            own_folder(self.local)
         elif self.can_rename:
             self.filesystem.create_dir(self.path)
-        return True
 
     def move(self, target: "Place") -> None:
         """Rename a file in its file system, replacing a file of that name; a local file is synced
         before, and gets the usual rights."""
         if self.local is not None and target.local is not None:
-            publish_file(self.local, target.local)
+            sync(self.local)
+            give_usual_rights(self.local)
+            os.replace(self.local, target.local)
+            sync(target.local.parent)
         elif self.can_rename:
             self.filesystem.move(self.path, target.path)
         else:
@@ -492,13 +489,13 @@ class Staging:
 
         Only the driver may call this, before any worker writes.
         """
-        is_new, local = self.folder.make_folder(private=True), self.folder.local
-        if local is None:
+        self.folder.make_folder(private=True)
+        if self.folder.local is None:
             for file in self.folder.files():
                 if file.name != JOURNAL:
                     file.delete()
-        elif not is_new:
-            _clear(local, _OURS, kept=JOURNAL)
+        else:
+            _clear(self.folder.local, _OURS, kept=JOURNAL)
 
     @property
     def started(self) -> bool:

@@ -243,11 +243,10 @@ class PriorTable:
 
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""
-        columns = None if self.columns is None else list(self.columns)
         return {
             "table": str(self.path),
             "key": list(self.key),
-            "columns": columns,
+            "columns": None if self.columns is None else list(self.columns),
             "missing": self.missing,
         }
 
@@ -265,7 +264,17 @@ class PriorTable:
             )
         order = ordered_by_value(columns, classes) if self.columns is None else None
         columns = columns if order is None else [columns[i] for i in order]
-        rows = _whole(source, [*self.reads, *columns])
+        names = [*self.reads, *columns]
+        check_columns(source, names)
+        batches = list(source.batches(names))
+        if not batches:
+            raise InvalidInput(f"Expected rows in the table of priors, got none in {place.name}.")
+        rows = pa.record_batch(
+            {
+                name: pa.concat_arrays([plain(batch.column(name)) for batch in batches])
+                for name in names
+            }
+        )
         weights = weight_columns(rows, columns, f" of {place.name}")
         facts = self.to_dict() | {"table": place.name, "columns": columns, "sha256": sha256}
         keys = [_key(rows.column(name), name, source) for name in self.reads]
@@ -274,9 +283,9 @@ class PriorTable:
         # hashes are taken for equal keys.
         again = places[1:][made.words[1:] == made.words[:-1]]
         if len(again):
-            row, names = row_number(int(again.min())), _validate.quoted(self.reads)
             raise InvalidInput(
-                f"Expected each key once in {place.name}, got one of {names} twice, again in {row}."
+                f"Expected each key once in {place.name}, got one of"
+                f" {_validate.quoted(self.reads)} twice, again in {row_number(int(again.min()))}."
                 " Keep one row of each."
             )
         return made
@@ -358,17 +367,6 @@ class OpenTable:
                 zero_copy_only=False
             )
         return place, present
-
-
-def _whole(source: Source, names: Sequence[str]) -> pa.RecordBatch:
-    """Read these columns of a small table as one batch."""
-    check_columns(source, names)
-    batches = list(source.batches(names))
-    if not batches:
-        raise InvalidInput(f"Expected rows in the table of priors, got none in {source.path.name}.")
-    return pa.record_batch(
-        {name: pa.concat_arrays([plain(each.column(name)) for each in batches]) for name in names}
-    )
 
 
 def _key(column: pa.Array, name: str, source: Source) -> pa.Array:
@@ -600,13 +598,11 @@ class OpenModel:
     @property
     def facts(self) -> Mapping[str, object]:
         """The kind of model, with the SHA-256 of its file."""
-        torch = {"probabilities": self.probabilities} if self.kind == EXPORTED else {}
-        digest = hashlib.sha256(self.raw).hexdigest()
         return {
             "model": self.kind,
             "features": list(self.columns),
-            "sha256": {self.name: digest},
-        } | torch
+            "sha256": {self.name: hashlib.sha256(self.raw).hexdigest()},
+        } | ({"probabilities": self.probabilities} if self.kind == EXPORTED else {})
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Predict the probabilities of each row's classes."""

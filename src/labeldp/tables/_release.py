@@ -289,13 +289,13 @@ class _Release:
             return TableRelease(
                 self._out.place, run.receipt, True, manifest, self._unchanged(manifest)
             )
-        prior_facts = None if prior is None else prior.facts
-        drawn = self._codec.classes, run.facts.law, run.receipt
         facts = ReleaseFacts(
             self._spec,
             str(self._account.dataset),
-            *drawn,
-            prior_facts,
+            self._codec.classes,
+            run.facts.law,
+            run.receipt,
+            None if prior is None else prior.facts,
             tuple(self._engine.earlier),
             run.histogram,
         )
@@ -824,8 +824,8 @@ def misstated(facts: Manifest, charged: Receipt, law: Law | None) -> list[str]:
         "dataset": charged.dataset,
         "label": charged.column,
         "insecure": not charged.secure,
+        "classes_inferred": bool(charged.except_for),
     }
-    due["classes_inferred"] = bool(charged.except_for)
     if law is not None:
         due["guarantee"] = guarantee(charged, law) if charged.secure else None
     # The metadata of a file, and the list of earlier releases, say less than a manifest.

@@ -591,9 +591,8 @@ def _ledger_facts(ledger: Ledger) -> Mapping[str, object]:
             f"Expected a ledger's URL without a password, since a plan is public, got {location}."
             " Keep it in ~/.pgpass or PGPASSWORD."
         )
-    text = location.url if isinstance(location, LedgerUrl) else str(location)
     return {
-        "location": text,
+        "location": location.url if isinstance(location, LedgerUrl) else str(location),
         "budget": ledger.budget,
         "key": None if ledger.key_source is None else ledger.key_source.text,
     }

@@ -381,8 +381,10 @@ def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
     codec = {
         c.path_in_schema: c.compression.lower().replace("uncompressed", "none") for c in columns
     }
-    worth = [c.path_in_schema for c in columns if _dictionary_pays(c)]
-    return {"compression": codec, "use_dictionary": worth}
+    return {
+        "compression": codec,
+        "use_dictionary": [c.path_in_schema for c in columns if _dictionary_pays(c)],
+    }
 
 
 def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
@@ -456,12 +458,7 @@ def root_of(where: Place | Sequence[Place]) -> Place:
         raise InvalidInput("Expected at least one file, got an empty list.")
     if any(file.filesystem != where[0].filesystem for file in where):
         raise InvalidInput("Expected files of one file system, got several. Copy them to one.")
-    common = (
-        os.path.commonpath([file.parent.path for file in where])
-        if len(where) > 1
-        else where[0].parent.path
-    )
-    return Place(where[0].filesystem, common)
+    return Place(where[0].filesystem, os.path.commonpath([file.parent.path for file in where]))
 
 
 class DatasetSource(Source):

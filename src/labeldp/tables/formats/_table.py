@@ -842,12 +842,14 @@ class Sink(ABC):
 
     Attributes
     ----------
+    name : str
+        The file's name.
     rows : int
         Number of rows so far.
     """
 
     def __init__(self, path: Path | Place):
-        self._file, self.rows = HashedFile(path), 0
+        self._file, self.name, self.rows = HashedFile(path), Place.of(path).name, 0
 
     @property
     def size(self) -> int:
@@ -889,13 +891,13 @@ class PartsSink:
         self._staging, self._make = staging, make
         # Large enough for fast reading, small enough to be written again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
-        self._open: tuple[str, Sink] | None = None
+        self._open: Sink | None = None
         self._drawn = DrawnDigest(ordered)
 
     @property
     def rows(self) -> int:
         """Number of rows so far."""
-        return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
+        return sum(part.rows for part in self.parts) + (self._open.rows if self._open else 0)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, if any, and finish a file that is large enough."""
@@ -911,19 +913,16 @@ class PartsSink:
 
     def _current(self) -> Sink:
         if self._open is None:
-            place = self._staging.new_file()
-            self._open = place.name, self._make(place)
-        return self._open[1]
+            self._open = self._make(self._staging.new_file())
+        return self._open
 
     def _finish(self) -> None:
-        sink = self._current()
-        assert self._open is not None
-        drawn = self._drawn
+        sink, drawn = self._current(), self._drawn
         # Without the words of all rows there is no digest of the file.
         facts = drawn.facts() if drawn.rows == sink.rows else {}
         sha256 = sink.close(facts or None)
         self.parts.append(
-            Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", "")))
+            Part(sink.name, sink.rows, sink.size, sha256, str(facts.get("drawn", "")))
         )
         self._open, self._drawn = None, drawn.following()
 
@@ -935,7 +934,7 @@ class PartsSink:
     def abort(self) -> None:
         """Close an unfinished file; no effect after `close`."""
         if self._open is not None:
-            self._open[1].abort()
+            self._open.abort()
             self._open = None
 
 
