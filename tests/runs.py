@@ -2,7 +2,6 @@
 """Runs over labels in memory, and charges, with their facts by name."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from labeldp.custody import _run as door
@@ -47,6 +46,6 @@ def table_pin(law: Law, *, classes: Sequence[object], **facts: Any) -> TablePin:
     return TablePin(law, classes, Account(**facts), **own)
 
 
-def manifest_path(out: Path) -> Path:
+def manifest_path(out: Any) -> Any:
     """The path of an output's manifest."""
     return out.with_name(f"{out.name}.manifest.json")

@@ -469,15 +469,12 @@ def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None
             _check_facts(source, facts)
             ledger.looked_up(Receipt.from_dict(facts["receipt"]))
         elif _recorded(source, facts, ledger) is None:
-            found, run_id = (
-                _validate.quoted(name for name in names if name in labels_of(facts)),
-                Receipt.from_dict(facts["receipt"]).run_id,
-            )
+            found = _validate.quoted(name for name in names if name in labels_of(facts))
             raise InvalidInput(
-                f"Expected in column {found} what run {run_id} has drawn, as the manifest or"
-                f" metadata of {source.path.name} says, got something else, or not all of its rows"
-                " and evidence: raw values may stand there. Start from the released table as it"
-                f" was, or take {found} out of the table."
+                f"Expected in column {found} what run {Receipt.from_dict(facts['receipt']).run_id}"
+                f" has drawn, as the manifest or metadata of {source.path.name} says, got something"
+                " else, or not all of its rows and evidence: raw values may stand there. Start from"
+                f" the released table as it was, or take {found} out of the table."
             )
 
 

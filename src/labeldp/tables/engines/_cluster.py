@@ -359,7 +359,22 @@ class ClusterEngine:
         self.written = written_types(self._schema)
         self.types = {**self.written, **self._cluster.altered(self._table)}
         self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
-        _check_columns(self._schema, spec.labels, spec.columns)
+        for name in spec.columns:
+            if name not in self.names:
+                raise InvalidInput(
+                    "Expected a column that the table has, got"
+                    f" {name!r}.{_validate.suggest(name, self.names)} Its columns:"
+                    f" {', '.join(self.names[:20])}."
+                )
+        check_own(self.names)
+        if len(set(self.names)) < len(self.names):
+            raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
+        # A cluster's table has no manifest beside it. Only the evidence, named after all columns of
+        # a release, shows that it was released.
+        drawn = [name.removesuffix(EVIDENCE) for name in self.names if name.endswith(EVIDENCE)]
+        for label in spec.labels:
+            if any(label in (name, *_validate.parted(name)) for name in drawn):
+                raise released_already(label)
         layout = layout_of_paths(self._cluster.files(self._table))
         for label, classes in zip(spec.labels, spec.lists, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
@@ -587,25 +602,6 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             "Expected a data set's name, under which the budget is kept: dataset='NAME'."
         )
     return spec.dataset
-
-
-def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str]) -> None:
-    for name in names:
-        if name not in schema.names:
-            raise InvalidInput(
-                "Expected a column that the table has, got"
-                f" {name!r}.{_validate.suggest(name, schema.names)} Its columns:"
-                f" {', '.join(schema.names[:20])}."
-            )
-    check_own(schema.names)
-    if len(set(schema.names)) < len(schema.names):
-        raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
-    # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a
-    # release, shows that it was released.
-    drawn = [name.removesuffix(EVIDENCE) for name in schema.names if name.endswith(EVIDENCE)]
-    for label in labels:
-        if any(label in (name, *_validate.parted(name)) for name in drawn):
-            raise released_already(label)
 
 
 # Results and errors of workers
