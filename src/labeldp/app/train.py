@@ -501,7 +501,6 @@ class _Raw:
             | {name: _estimate(getattr(part, f"{name}_", None)) for name in names}
             for codec, part in zip(self.codecs, parts, strict=True)
         ]
-        released = self.trained_on == RELEASED  # such a table has no rows over the cap
         return {
             "format": FORMAT,
             "guarantee": guarantee if spent.secure else None,
@@ -510,7 +509,8 @@ class _Raw:
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
             "evidence": spent.evidence,
-            "rows": n_rows - (0 if released else spent.rows_over_the_cap),
+            # a released table has no rows over the cap
+            "rows": n_rows - (spent.rows_over_the_cap if self.trained_on == DRAWN else 0),
             "rows_over_the_cap": spent.rows_over_the_cap,
             "ids": list(self.ids),
             "receipts": [each.to_dict() for each in model.receipts_],

@@ -712,6 +712,14 @@ class ReleaseFacts:
     @cached_property
     def shared(self) -> dict[str, object]:
         """The facts that all rows share and that a reader of the table needs."""
+        counted = (
+            {}
+            if self.histogram is None
+            else {
+                "counts": self.histogram.values[0].tolist(),
+                "rows": int(self.histogram.n_rows[0]),
+            }
+        )
         return {
             "format": FORMAT,
             "kind": "release",
@@ -723,16 +731,7 @@ class ReleaseFacts:
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
-            **(
-                {}
-                if (answer := self.histogram) is None
-                else {
-                    HISTOGRAM: {
-                        "counts": answer.values[0].tolist(),
-                        "rows": int(answer.n_rows[0]),
-                    }
-                }
-            ),
+            **({HISTOGRAM: counted} if counted else {}),
         }
 
 
