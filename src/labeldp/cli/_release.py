@@ -163,7 +163,8 @@ def release(
         else f"columns {_validate.quoted(spec.labels)} together are"
     )
     lines = [
-        f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}"
+        f"{done.path}: {done.manifest['rows']:,} rows; {what_is}"
+        f" {done.receipt.guarantee}.{left_out}"
     ]
     drawn = noisy_names(earlier_of(done.manifest))
     if raw := [name for name in done.unchanged if name not in drawn]:
