@@ -162,10 +162,8 @@ def release(
         if len(spec.labels) == 1
         else f"columns {_validate.quoted(spec.labels)} together are"
     )
-    lines = [
-        f"{done.path}: {done.manifest['rows']:,} rows; {what_is}"
-        f" {done.receipt.guarantee}.{left_out}"
-    ]
+    told = f"{done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}"
+    lines = [f"{done.path}: {told}"]
     drawn = noisy_names(earlier_of(done.manifest))
     if raw := [name for name in done.unchanged if name not in drawn]:
         more = f" and {len(raw) - _SHOWN:,} more (--json lists all)" if len(raw) > _SHOWN else ""
