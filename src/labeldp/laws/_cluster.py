@@ -169,7 +169,7 @@ class ClusterRR(Law):
         if self.is_uniform:
             as_prior(prior, self.n_classes)
             return {}
-        return by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
+        return by_chunks(prior, self.n_classes, self.layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         """Divide each row into 2^32 parts, with at least the floor for each class."""
@@ -222,25 +222,23 @@ class ClusterRR(Law):
         r = words.take(0)
         if self.is_uniform:
             return respond_to_all(labels, r, self.epsilon, self.n_classes)
-        self._require_parts(side["q"])
-        resampling = self.resampling(side)
-        # Both outcomes are computed for each row. Only `where` reads the label, so time reveals
-        # nothing.
-        kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
-        for rows in prior_chunks(len(labels), self.n_classes):
-            edges = self._edges({"q": side["q"][rows]}, resampling[rows])
-            drawn = (edges[:, 1:-1] <= (r[rows] - kept[rows])[:, None]).sum(axis=1, dtype=np.int32)
-            out[rows] = np.where(
-                r[rows] < kept[rows], labels[rows].astype(np.int32, copy=False), drawn
-            )
-        return out
-
-    def _require_parts(self, q: Array) -> None:
+        q = side["q"]
         if not ((q >= self._least).all() and (q.sum(axis=1, dtype=np.uint64) == GRID).all()):
             raise InvalidInput(
                 "Expected a distribution in parts of 2^32, none below the floor; the side was"
                 " changed. Prepare it again."
             )
+        resampling = self.resampling(side)
+        # Both outcomes are computed for each row. Only `where` reads the label, so time reveals
+        # nothing.
+        kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
+        for rows in prior_chunks(len(labels), self.n_classes):
+            edges = self._edges({"q": q[rows]}, resampling[rows])
+            drawn = (edges[:, 1:-1] <= (r[rows] - kept[rows])[:, None]).sum(axis=1, dtype=np.int32)
+            out[rows] = np.where(
+                r[rows] < kept[rows], labels[rows].astype(np.int32, copy=False), drawn
+            )
+        return out
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         if self.is_uniform:

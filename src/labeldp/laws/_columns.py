@@ -153,20 +153,15 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
 
         """
         _validate.one_of(SPLITS, split=split)
-        if split == "joint":
-            return self._joint(epsilon, law)
-        kind = OneColumn if split == "one" else Independent
-        return kind(len(self), epsilon, self.sizes, self._laws(law))
-
-    def _laws(self, law: str | Sequence[str] | None) -> tuple[str, ...]:
-        if law is None:
-            return tuple(
-                law_of_numbers(len(values)) if isinstance(values, Grid) else "subset"
-                for values in self.lists
-            )
-        return (law,) * len(self.names) if isinstance(law, str) else tuple(law)
-
-    def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
+        if split != "joint":
+            if law is None:
+                law = [
+                    law_of_numbers(len(values)) if isinstance(values, Grid) else "subset"
+                    for values in self.lists
+                ]
+            laws = (law,) * len(self.names) if isinstance(law, str) else tuple(law)
+            kind = OneColumn if split == "one" else Independent
+            return kind(len(self), epsilon, self.sizes, laws)
         if law is not None and not isinstance(law, str):
             raise InvalidInput(
                 "Expected the name of one law of the combinations with split='joint', got"
@@ -418,11 +413,6 @@ class _OfColumns(Law):
             .reshape(len(outputs), self._edges[column + 1] - self._edges[column])
         )
 
-    def _output(self, column: int, outputs: Array) -> Array:
-        kind, shape = self.parts[column].layout()["output"]
-        raw = np.ascontiguousarray(outputs[:, self._edges[column] : self._edges[column + 1]])
-        return raw.view(kind.newbyteorder("<")).astype(kind).reshape(len(raw), *shape)
-
     @staticmethod
     def _side(column: int, side: Side) -> dict[str, Array]:
         start = f"{column}."
@@ -477,7 +467,10 @@ class _OfColumns(Law):
         asked about it, and the mask of these."""
         asked = self._asked(number, len(outputs), side)
         part = {name: values[asked] for name, values in self._side(number, side).items()}
-        return self.parts[number], self._output(number, outputs[asked]), part, asked
+        kind, shape = self.parts[number].layout()["output"]
+        raw = np.ascontiguousarray(outputs[asked, self._edges[number] : self._edges[number + 1]])
+        drawn = raw.view(kind.newbyteorder("<")).astype(kind).reshape(len(raw), *shape)
+        return self.parts[number], drawn, part, asked
 
     def _asked(self, number: int, n_rows: int, side: Side) -> NDArray[np.bool_]:
         return np.ones(n_rows, bool)
@@ -836,13 +829,8 @@ class ColumnCounts(Law):
             & (outputs.sum(axis=1) == self.size)
         )
 
-    @property
-    def _lacking(self) -> float:
-        """The likelihood of a combination outside the set, relative to one inside: q / p."""
-        return math.exp(self._whole._lacks)
-
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        ratio = self._lacking
+        ratio = math.exp(self._whole._lacks)  # of a combination outside the set to one inside
         found = np.log(self.others * ratio + outputs * -math.expm1(self._whole._lacks))
         return np.asarray(found - found.max(axis=1, keepdims=True))
 

@@ -486,13 +486,13 @@ def prior_chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterat
 def by_chunks(
     prior: object,
     n_classes: int,
-    like: dict[str, tuple[np.dtype, tuple[int, ...]]],
+    layout: dict[str, tuple[np.dtype, tuple[int, ...]]],
     decide: Callable[[Array], dict[str, Array]],
 ) -> dict[str, Array]:
     """Apply `decide` to chunks of the prior and join the side arrays.
 
-    `like` has the dtype and shape of one row of each side array. Memory: the side, and a few chunks
-    of 2 MiB.
+    `layout` is the law's: it has the dtype and shape of one row of each side array. Memory: the
+    side, and a few chunks of 2 MiB.
     """
     array = as_prior(prior, n_classes)
     # A row that is broadcast (stride 0), such as the uniform prior, is decided once, and its side
@@ -504,7 +504,9 @@ def by_chunks(
             for name, value in one.items()
         }
     side: dict[str, Array] = {
-        name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()
+        name: np.empty((len(array), *shape), dtype)
+        for name, (dtype, shape) in layout.items()
+        if name != "output"
     }
     for rows in prior_chunks(len(array), n_classes):
         for name, value in decide(array[rows]).items():

@@ -204,7 +204,7 @@ class _OnCandidates(Law):
         """Choose the candidates of some rows of a prior."""
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
+        return by_chunks(prior, self.n_classes, self.layout(), self._decide)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         return respond(
@@ -254,9 +254,6 @@ class _OnCandidates(Law):
         return response_information(
             self.epsilon, prior, unpack_sets(side["candidates"], self.n_classes), side["size"]
         )
-
-    def _side_layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {name: value for name, value in self.layout().items() if name != "output"}
 
 
 @dataclass(frozen=True)
@@ -569,19 +566,16 @@ def best_candidates(
     bound, size = _on_columns(columns, gain)
     if len(columns) == values.shape[1]:
         return pack_columns(columns > bound), size
-    inside = values > _unscaled(bound, scale, values.dtype)[:, None]
+    # the bound on the scale of the prior, lowered by one whole number and a few ulps, so that
+    # rounding drops no candidate
+    slack = 1.0 - 8.0 * float(np.finfo(values.dtype).eps)
+    unscaled = np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(values.dtype)
+    inside = values > unscaled[:, None]
     count = set_sizes(pack_sets(inside))
     survivors = np.rint(np.multiply(values[inside], np.repeat(scale, count), dtype=np.float64))
     bound, size = _on_survivors(survivors, count, bound, gain)
     inside[inside] = survivors > np.repeat(bound, count)
     return pack_sets(inside), size
-
-
-def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
-    """Convert a bound to the scale of the prior, lowered by one whole number and a few ulps, so
-    that rounding drops no candidate."""
-    slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
-    return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
 
 
 def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:

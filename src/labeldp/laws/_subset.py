@@ -172,9 +172,6 @@ class SubsetSelection(WithoutSide):
             Cell("class", "set", "lacks", Fraction(WORD - m, WORD * without), without),
         )
 
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.uint8), (set_bytes(self.n_classes),))}
-
     def table(self, side_row: Side) -> Table:
         k, d = self.n_classes, self.set_size
         if k * math.comb(k, d) > MAX_CELLS:
@@ -193,16 +190,13 @@ class SubsetSelection(WithoutSide):
     def _information(self, prior: Floats, side: Side) -> Floats:
         if (prior != 1.0 / self.n_classes).any():
             return super()._information(prior, side)
-        return np.full(len(prior), uniform_information(self.epsilon, self.n_classes, self.set_size))
-
-
-def uniform_information(epsilon: float, n_classes: int, size: int) -> float:
-    """Compute the mutual information of subset selection under a uniform prior, in nats."""
-    m = inside_words(epsilon, n_classes, size)
-    inside = m / WORD
-    return inside * log_ratio(m * n_classes, WORD * size) + (1 - inside) * log_ratio(
-        (WORD - m) * n_classes, WORD * (n_classes - size)
-    )
+        m, k, d = (
+            inside_words(self.epsilon, self.n_classes, self.set_size),
+            self.n_classes,
+            self.set_size,
+        )
+        contains, lacks = log_ratio(m * k, WORD * d), log_ratio((WORD - m) * k, WORD * (k - d))
+        return np.full(len(prior), m / WORD * contains + (1 - m / WORD) * lacks)
 
 
 def _complete(
@@ -262,7 +256,11 @@ class _Split(Law):
         return side
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
-        return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
+        # the set or its complement: the one that holds the label if r < m, else the other
+        truthful = words.take(0) < np.uint64(inside_words(self.epsilon, 2, 1))
+        first = sets_contain(side["split"], labels, self.n_classes) == truthful
+        every = full_set(self.n_classes)
+        return np.asarray(side["split"] ^ np.where(first[:, None], np.uint8(0), every))
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         m = inside_words(self.epsilon, 2, 1)
@@ -529,16 +527,6 @@ def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
     return inside
 
 
-def split_sample(
-    labels: NDArray[np.integer], r: NDArray[np.uint64], split: Bits, epsilon: float, n_classes: int
-) -> Bits:
-    """Release the split or its complement: the one that holds the label if r < m, else the
-    other."""
-    truthful = r < np.uint64(inside_words(epsilon, 2, 1))
-    first = sets_contain(split, labels, n_classes) == truthful
-    return split ^ np.where(first[:, None], np.uint8(0), full_set(n_classes))
-
-
 # AutoLaw: for every row the best law under its prior, of those that distinguish all classes
 # -----------------------------------------------
 
@@ -688,10 +676,7 @@ class AutoLaw(Law):
         return result
 
     def likeliest(self, outputs: Array, side: Side) -> Bits:
-        result = np.empty_like(outputs)
-        for code, rows, own in self._groups(side):
-            result[rows] = self._parts[code].likeliest(self._native(code, outputs[rows]), own)
-        return result
+        return outputs
 
     def _native(self, code: int, outputs: Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
         """Convert packed sets to the outputs of the law with this code."""
