@@ -113,12 +113,10 @@ class Records(Protocol):
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """Return the receipt, with `recorded` True if the ledger has its charge."""
-        ...
 
     def check_drawn(self, block: Block, ids: Array) -> None:
         """Raise LedgerError if the ledger shows that the run has drawn something else for these
         ids."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)

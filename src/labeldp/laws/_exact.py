@@ -127,16 +127,13 @@ class Words(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows of the chunk."""
-        ...
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
         """Return word number `counter` of every row, or of the rows at these positions:
         (len(rows),) uint64."""
-        ...
 
     def select(self, rows: NDArray[np.intp]) -> "Words":
         """Return the streams of the rows at these positions, as a chunk of its own."""
-        ...
 
 
 _LOW = np.uint64(0xFFFFFFFF)

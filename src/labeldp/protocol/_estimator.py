@@ -642,32 +642,26 @@ class Training(Protocol[Fitted]):
     def public_digest(self) -> Callable[[], str]:
         """Function that computes the digest of the public columns, by which a ledger recognises a
         repeated fit without ids."""
-        ...
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
         """Function that permutes positions at random, to choose the held-out rows among noisy
         labels."""
-        ...
 
     def fit(
         self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None
     ) -> Fitted:
         """Learn the next stage's model from all rows drawn so far."""
-        ...
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
         """Return the prior of these rows for the next stage's draw: (m, K) class weights."""
-        ...
 
     def proba(self, model: Fitted, rows: Rows) -> Floats:
         """Predict probabilities of the true label: (m, K)."""
-        ...
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
         """Return those held-out rows that chose nothing about the model, so that they can measure
         it."""
-        ...
 
 
 class ChargedRun(StageRun, Protocol):
@@ -676,7 +670,6 @@ class ChargedRun(StageRun, Protocol):
     @property
     def receipt(self) -> Receipt | None:
         """The charge; None in other processes than the first one of a distributed training."""
-        ...
 
     def __enter__(self) -> Self: ...
 

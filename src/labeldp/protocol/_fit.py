@@ -596,16 +596,13 @@ class Found(Protocol):
     @property
     def kept(self) -> Mapping[str, NDArray[Any]]:
         """Arrays to store with the answer, from which `restored` rebuilds this object."""
-        ...
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild the object as it was when the groups were asked about."""
-        ...
 
     def model_of(self, answer: "Aggregate", groups: NDArray[np.int64]) -> tuple[Any, Floats]:
         """Make a model with `predict_proba` for any row, from an answer about the groups; and the
         prior (n, K) of the rows in these."""
-        ...
 
 
 class GroupPrior(Protocol):
@@ -635,7 +632,6 @@ class GroupPrior(Protocol):
         law : str or Law
             The user's `law=`.
         """
-        ...
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:

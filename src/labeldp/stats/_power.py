@@ -27,12 +27,10 @@ class Effect(Protocol):
 
     def size(self) -> float:
         """Return the size of the effect."""
-        ...
 
     def variance(self, law: Law | None) -> float:
         """Return the variance of its estimate times the number of rows, under this law, or without
         privacy."""
-        ...
 
 
 @dataclass(frozen=True)
