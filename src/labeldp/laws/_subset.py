@@ -152,9 +152,6 @@ class SubsetSelection(WithoutSide):
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, self._lacks)
 
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own = Fraction(inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
         other = (self.set_size - own) / (self.n_classes - 1)
@@ -265,9 +262,6 @@ class _Split(Law):
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         m = inside_words(self.epsilon, 2, 1)
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
-
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
@@ -674,9 +668,6 @@ class AutoLaw(Law):
         for code, rows, own in self._groups(side):
             result[rows] = self._parts[code].log_likelihood(self._native(code, outputs[rows]), own)
         return result
-
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
 
     def _native(self, code: int, outputs: Bits) -> NDArray[np.uint8] | NDArray[np.int32]:
         """Convert packed sets to the outputs of the law with this code."""
