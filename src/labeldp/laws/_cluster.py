@@ -35,7 +35,6 @@ from labeldp.laws._exact import (
     by_chunks,
     exp_floor,
     log_quotient,
-    log_ratio,
     multiply,
     prior_chunks,
     quantise,
@@ -45,8 +44,6 @@ from labeldp.laws._exact import (
 from labeldp.laws._response import (
     respond_to_all,
     response_information,
-    response_profile,
-    response_table,
     response_words,
 )
 
@@ -189,11 +186,14 @@ class ClusterRR(Law):
         parts[every, weights.argmax(axis=1)] += GRID - parts.sum(axis=1)
         return {"q": parts.astype(np.uint32)}
 
-    def resampling(self, side: Side) -> U64:
+    def resampling(self, side: Side, n_rows: int) -> U64:
         """Compute each row's L, the number of resampling words: (n,) uint64. lambda is L / 2^64."""
+        if self.is_uniform:
+            every = self.n_classes * response_words(self.epsilon, self.n_classes)[1]
+            return np.full(n_rows, every, dtype=np.uint64)
         q = side["q"]
         if not self.realised:
-            return np.full(len(q), resampling_words(self.epsilon, self._least), dtype=np.uint64)
+            return np.full(n_rows, resampling_words(self.epsilon, self._least), dtype=np.uint64)
         fraction, exponent = np.frexp(q.min(axis=1, initial=GRID - 1).astype(np.float64))
         coarse = np.ldexp(np.floor(np.ldexp(fraction, _BITS)), exponent - _BITS)
         found, place = np.unique(np.maximum(np.floor(coarse), self._least), return_inverse=True)
@@ -212,10 +212,13 @@ class ClusterRR(Law):
         edges[:, 1:-1] = (high << np.uint64(32)) | (low >> np.uint64(32))
         return edges
 
-    def cells(self, side: Side) -> tuple[U64, U64]:
+    def cells(self, side: Side, n_rows: int) -> tuple[U64, U64]:
         """Count the words that keep the label, (n,) uint64, and those that draw each class, (n, K)
         uint64."""
-        resampling = self.resampling(side)
+        resampling = self.resampling(side, n_rows)
+        if self.is_uniform:
+            each = resampling[:, None] // np.uint64(self.n_classes)
+            return _rest(resampling), np.repeat(each, self.n_classes, axis=1)
         return _rest(resampling), np.diff(self._edges(side, resampling), axis=1)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
@@ -228,7 +231,7 @@ class ClusterRR(Law):
                 "Expected a distribution in parts of 2^32, none below the floor; the side was"
                 " changed. Prepare it again."
             )
-        resampling = self.resampling(side)
+        resampling = self.resampling(side, len(labels))
         # Both outcomes are computed for each row. Only `where` reads the label, so time reveals
         # nothing.
         kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
@@ -241,10 +244,7 @@ class ClusterRR(Law):
         return out
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.where(self.members(outputs, side), 0.0, log_ratio(b, a))
-        kept, cells = self.cells(side)
+        kept, cells = self.cells(side, len(outputs))
         drawn = np.take_along_axis(cells, np.asarray(outputs, dtype=np.int64)[:, None], axis=1)[
             :, 0
         ]
@@ -255,10 +255,7 @@ class ClusterRR(Law):
         )
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.full(len(outputs), a / WORD), np.full(len(outputs), b / WORD)
-        kept, cells = self.cells(side)
+        kept, cells = self.cells(side, len(outputs))
         equal = (cells == cells[:, :1]).all(axis=1)
         own, other = (
             (kept + cells[:, 0]).astype(np.float64) / WORD,
@@ -294,11 +291,8 @@ class ClusterRR(Law):
         The modified loss of Esfandiari et al. 2021, with the closed-form inverse, which the paper
         bounds.
         """
-        if self.is_uniform:
-            q = np.full((1, self.n_classes), 1.0 / self.n_classes)
-        else:
-            cells = self.cells(side)[1]
-            q = cells / cells.sum(axis=1, keepdims=True, dtype=np.uint64)
+        cells = self.cells(side, len(outputs))[1]
+        q = cells / cells.sum(axis=1, keepdims=True, dtype=np.uint64)
         unbiased = self._kept(outputs, side)[:, None]
         keep = (
             unbiased
@@ -309,18 +303,13 @@ class ClusterRR(Law):
 
     def _kept(self, outputs: Array, side: Side) -> Floats:
         """Compute 1 - lambda of each row: (n,)."""
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.full(len(outputs), (a - b) / WORD)
-        return np.asarray(_rest(self.resampling(side)).astype(np.float64) / WORD)
+        return np.asarray(_rest(self.resampling(side, len(outputs))).astype(np.float64) / WORD)
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
         # The released label changes only the term of its own loss.
         return np.asarray(np.ptp(losses, axis=1) / self._kept(outputs, side))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        if self.is_uniform:
-            return response_profile(self.epsilon, self.n_classes, self.n_classes)
         kept, cells = self._row(side_row)
         counts = {c: cells.count(c) for c in sorted(set(cells))}
         kinds = [(a, "kept", a, kept + a, 1) for a in counts]
@@ -336,7 +325,7 @@ class ClusterRR(Law):
         )
 
     def _row(self, side_row: Side) -> tuple[int, list[int]]:
-        kept, cells = self.cells({"q": side_row["q"][None]})
+        kept, cells = self.cells({name: value[None] for name, value in side_row.items()}, 1)
         return int(kept[0]), [int(c) for c in cells[0]]
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -352,8 +341,6 @@ class ClusterRR(Law):
                 f"Expected a matrix of at most {MAX_CELLS} cells, got {k} x {k}. Use profile or"
                 " log_likelihood instead."
             )
-        if self.is_uniform:
-            return response_table(self.epsilon, k, np.ones(k, dtype=np.bool_))
         kept, cells = self._row(side_row)
         values = tuple(Fraction(p, WORD) for p in [*cells, *(kept + c for c in cells)])
         index = np.tile(np.arange(k, dtype=np.uint16), (k, 1))
@@ -368,7 +355,7 @@ class ClusterRR(Law):
                 np.ones_like(prior, dtype=np.bool_),
                 np.full(len(prior), self.n_classes),
             )
-        kept, cells = (part.astype(np.float64) / WORD for part in self.cells(side))
+        kept, cells = (part.astype(np.float64) / WORD for part in self.cells(side, len(prior)))
         own = kept[:, None] + cells
         out = kept[:, None] * prior + cells
         beside = np.maximum(1.0 - prior, 0.0)

@@ -288,9 +288,16 @@ def plan_fit(
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
-    stages = replace(stages, numbers=settings.numbers and stages.validation_fraction > 0)
+    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
+    if weight and settings.prior is None and stages.n_stages > 1:
+        raise InvalidInput(
+            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
+            " or leave the weight out."
+        )
     stages = replace(
-        stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0
+        stages,
+        numbers=settings.numbers and stages.validation_fraction > 0,
+        prior_weight=weight if stages.n_stages > 1 else 0.0,
     )
     if grouped is None and settings.prior is not None:
         _require_use(law)
@@ -331,18 +338,6 @@ def _law_for(
     # what will be drawn with: a unit's rows share epsilon
     check_contract(law_per_row(law, settings.max_rows_per_unit))
     return law
-
-
-def _weight_of_prior(settings: FitSettings) -> float:
-    """Check the weight of a given prior in later stages; without a prior there is nothing to
-    weigh."""
-    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
-    if weight and settings.prior is None:
-        raise InvalidInput(
-            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
-            " or leave the weight out."
-        )
-    return weight
 
 
 def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
