@@ -340,16 +340,7 @@ class NoisyLabels:
             block.at(at[at >= 0], np.flatnonzero(at >= 0))
             for block, at in zip(self.blocks, found, strict=True)
         )
-        chosen = NoisyLabels(
-            len(wanted),
-            self.classes,
-            blocks,
-            self.ids[wanted],
-            self.explicit_ids,
-            self.behind,
-            self.order,
-        )
-        return as_drawn(chosen) if self._drawn else chosen
+        return derived(self, n_rows=len(wanted), blocks=blocks, ids=self.ids[wanted])
 
     def column(self, name: str) -> NoisyLabels:
         """Read what these labels of several columns tell about one of them; also noisy[name].
@@ -379,16 +370,7 @@ class NoisyLabels:
             )
         number = self.classes.place(name)
         blocks = tuple(column_block(block, self.classes.sizes, number) for block in self.blocks)
-        found = NoisyLabels(
-            self.n_rows,
-            self.classes.lists[number],
-            blocks,
-            self.ids,
-            self.explicit_ids,
-            self.behind,
-            self.order,
-        )
-        return as_drawn(found) if self._drawn else found
+        return derived(self, classes=self.classes.lists[number], blocks=blocks)
 
     def by_id(self, ids: ArrayLike) -> NoisyLabels:
         """Choose the rows with these ids, in this order.
@@ -632,8 +614,7 @@ class NoisyLabels:
     def likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
         """Compute P[outputs | y], up to a factor for each row: (len(rows), K), with maximum 1 in
         each row."""
-        found: NDArray[np.floating] = np.exp(self.log_likelihood(rows, dtype))
-        return found
+        return np.asarray(np.exp(self.log_likelihood(rows, dtype)))
 
     def posterior(self, prior: ArrayLike | None = None) -> NDArray[np.float64]:
         """Compute P[y | outputs] under a prior.

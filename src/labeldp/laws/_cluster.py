@@ -129,10 +129,7 @@ class ClusterRR(Law):
                 0.5 / self.n_classes if self.floor is None else self.floor, self.n_classes
             ),
         )
-        if not isinstance(self.realised, bool):
-            raise InvalidInput(
-                f"Expected realised to be True or False, got {_validate.shown(self.realised)}."
-            )
+        _validate.boolean(realised=self.realised)
         if self.is_uniform:
             response_words(self.epsilon, self.n_classes)
         elif resampling_words(self.epsilon, self._least) >= WORD:

@@ -336,7 +336,19 @@ def class_facts(classes: tuple[object, ...]) -> dict[str, object]:
 def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
     """Read classes from the data of `class_facts`."""
     if "columns" not in facts:
-        return _grid.classes_of(facts)
+        listed = tuple(facts["classes"])
+        if "grid" not in facts:
+            return listed
+        try:
+            grid = Grid(**facts["grid"])
+        except TypeError:
+            grid = None
+        if grid != listed:
+            raise InvalidInput(
+                "Expected the classes to be the points of the grid that is named beside them, got"
+                " others. Restore the file."
+            )
+        return grid
     lists = [
         Grid(**each["grid"]) if isinstance(each, Mapping) else tuple(each)
         for each in facts["classes"]
@@ -540,7 +552,12 @@ class Independent(_OfColumns):
         # Of the float's binary and its decimal value the smaller one is divided: the sum must be
         # within both.
         total = min(Fraction(self.epsilon), exact(self.epsilon))
-        return [_share_of(total / len(self.sizes))] * len(self.sizes)
+        share = float_down(total / len(self.sizes), binary=True)
+        # also within the share as the decimal number that the float shows
+        while exact(share) * len(self.sizes) > total:
+            share = math.nextafter(share, 0.0)
+        fix = "The share of a column is too small; use fewer columns."
+        return [_validate.positive(epsilon=share, fix=fix)] * len(self.sizes)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
         drawn = [
@@ -616,7 +633,16 @@ class Independent(_OfColumns):
             raise InvalidInput(
                 "Expected few columns to list the cells of, got many. Use the profiles of `parts`."
             )
-        return tuple(_product(cells) for cells in itertools.product(*found))
+        return tuple(
+            Cell(
+                " & ".join(cell.label for cell in cells),
+                " & ".join(cell.output for cell in cells),
+                " & ".join(cell.relation for cell in cells),
+                math.prod((cell.probability for cell in cells), start=Fraction(1)),
+                math.prod(cell.outputs for cell in cells),
+            )
+            for cells in itertools.product(*found)
+        )
 
     def table(self, side_row: Side) -> Table:
         tables = [
@@ -999,17 +1025,6 @@ class _Lane:
         return _Lane(self._words.select(rows), self._lane, self._lanes)
 
 
-def _share_of(value: Fraction) -> float:
-    share = float_down(value, binary=True)
-    # Also within the share as the decimal number that the float shows.
-    while exact(share) > value:
-        share = math.nextafter(share, 0.0)
-    return _validate.positive(
-        epsilon=share,
-        fix="The share of a column is too small; use fewer columns.",
-    )
-
-
 def _marginal(prior: ArrayLike, sizes: Sequence[int], column: int) -> Floats:
     """Add up weights of combinations, (n, K), for each class of a column: (n, K_l)."""
     array = np.asarray(prior)
@@ -1018,16 +1033,6 @@ def _marginal(prior: ArrayLike, sizes: Sequence[int], column: int) -> Floats:
     shaped = array.reshape(len(array), *sizes)
     return np.asarray(
         shaped.sum(axis=tuple(a + 1 for a in range(len(sizes)) if a != column), dtype=np.float64)
-    )
-
-
-def _product(cells: Sequence[Cell]) -> Cell:
-    return Cell(
-        " & ".join(cell.label for cell in cells),
-        " & ".join(cell.output for cell in cells),
-        " & ".join(cell.relation for cell in cells),
-        math.prod((cell.probability for cell in cells), start=Fraction(1)),
-        math.prod(cell.outputs for cell in cells),
     )
 
 

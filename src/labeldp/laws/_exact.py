@@ -264,8 +264,7 @@ def set_bytes(n_classes: int) -> int:
 
 def pack_sets(mask: NDArray[np.bool_]) -> Bits:
     """Pack (n, K) bool to (n, ceil(K/8)) uint8."""
-    bits: Bits = np.packbits(mask, axis=1, bitorder="little")
-    return bits
+    return np.asarray(np.packbits(mask, axis=1, bitorder="little"))
 
 
 def pack_columns(mask: NDArray[np.bool_]) -> Bits:
@@ -282,8 +281,7 @@ def unpack_sets(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
     bits: Bits = np.unpackbits(
         packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little"
     )
-    mask: NDArray[np.bool_] = bits.view(np.bool_)
-    return mask
+    return np.asarray(bits.view(np.bool_))
 
 
 def full_set(n_classes: int) -> Bits:

@@ -27,6 +27,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion, proper_size
 from labeldp.laws._exact import (
@@ -243,8 +244,8 @@ class _Split(Law):
         side: dict[str, Array] = {
             name: np.empty((len(array), *shape), kind)
             for name, (kind, shape) in self.layout().items()
+            if name != "output"
         }
-        del side["output"]
         for rows in prior_chunks(len(array), self.n_classes):
             for name, values in self._ask(
                 quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))
@@ -326,12 +327,7 @@ class PriorSplit(_Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.ordered, (bool, np.bool_)):
-            raise InvalidInput(
-                f"Expected ordered=True or False, got {self.ordered!r}. True: the order of the"
-                " classes matters."
-            )
-        object.__setattr__(self, "ordered", bool(self.ordered))
+        _validate.boolean(ordered=self.ordered)
 
     def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
         return (
@@ -579,9 +575,10 @@ class AutoLaw(Law):
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         array = as_prior(prior, self.n_classes)
         stream = PlainWords(np.arange(len(array))) if words is None else words
-        like = {name: value for name, value in self.layout().items() if name != "output"}
         side: dict[str, Array] = {
-            name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()
+            name: np.empty((len(array), *shape), dtype)
+            for name, (dtype, shape) in self.layout().items()
+            if name != "output"
         }
         # A prior that all rows share is scored once; a split still draws a set for each row.
         one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None

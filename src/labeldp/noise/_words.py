@@ -100,9 +100,6 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._low)
 
-    def __repr__(self) -> str:
-        return f"Blocks({len(self)} rows, tag={self.tag})"
-
     def __getitem__(self, index: Index) -> "Blocks":
         if isinstance(self._low, range):
             if isinstance(index, slice) and index.step in (None, 1):
@@ -413,9 +410,6 @@ class Pin:
         self.sums = np.zeros(2, np.uint64)
         self.count = 0
         """Number of rows added so far."""
-
-    def __repr__(self) -> str:
-        return f"Pin({self.count} rows)"
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         # workers return sums, which can be merged; the key never leaves the process that derived it
