@@ -1043,21 +1043,21 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept = np.zeros(len(noisy), bool)
     for block in latest:
         kept[block.rows] = True
-    if k == "mean":
-        sizes = [
-            block.side["size"]
-            if "candidates" in block.side
-            else np.full(len(block.rows), noisy.n_classes)
-            for block in latest
-        ]
-        k = max(1, int(np.concatenate(sizes).mean())) if kept.any() else 1
-    if k >= noisy.n_classes:
+    sizes = [
+        block.side["size"]
+        if "candidates" in block.side
+        else np.full(len(block.rows), noisy.n_classes)
+        for block in latest
+    ]
+    mean_size = max(1, int(np.concatenate(sizes).mean())) if kept.any() else 1
+    n_likely = mean_size if k == "mean" else k
+    if n_likely >= noisy.n_classes:
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
     believed = proba[earlier]
     # By the k-th largest probability, so that ties with it count as likely: no class is dropped by
     # its position.
-    likely = believed >= -np.partition(-believed, k - 1, axis=1)[:, k - 1 : k]
+    likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
     # a filter that leaves nothing filters nothing
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))

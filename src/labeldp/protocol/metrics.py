@@ -61,6 +61,7 @@ from labeldp.protocol._statistics import (
 
 __all__ = [
     "Estimate",
+    "Estimates",
     "accuracy",
     "average_precision",
     "balanced_accuracy",

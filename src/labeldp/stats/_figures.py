@@ -18,8 +18,8 @@ from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
-from labeldp.protocol._statistics import number_text, quantile, typical_length
-from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
+from labeldp.protocol._statistics import mean_interval, number_text, quantile, typical_length
+from labeldp.protocol.metrics import Estimate, likeliest_frequencies
 from labeldp.stats._columns import (
     Codes,
     Column,
