@@ -461,8 +461,8 @@ METRICS: dict[
         lambda y, of: np.mean(y[of.score <= 0.2] == of.rare),
     ),
     "expected calibration error": (
-        lambda noisy, of: ldp.metrics.expected_calibration_error(
-            noisy, of.p, n_bins=5, positive=of.rare
+        lambda noisy, of: (
+            ldp.metrics.calibration_curve(noisy, of.p, n_bins=5, positive=of.rare).error
         ),
         lambda y, of: calibration_error(y == of.rare, of.score),
     ),

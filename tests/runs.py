@@ -47,3 +47,8 @@ def table_pin(law: Law, *, classes: Sequence[object], **facts: Any) -> TablePin:
         if name in facts
     }
     return TablePin(law, classes, Account(**facts), **own)
+
+
+def manifest_path(out: Any) -> Any:
+    """The path of an output's manifest."""
+    return out.with_name(f"{out.name}.manifest.json")

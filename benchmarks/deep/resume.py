@@ -258,7 +258,7 @@ def _differences(place: Path, run_id: str) -> list[str]:
 
 
 def _left_behind(place: Path, ledger: labeldp.Ledger) -> list[str]:
-    ledger_repair.repair(ledger, ledger_repair.orphans(ledger, minutes=1e-9))
+    ledger_repair.repair(ledger, ledger_repair.orphans(ledger, minutes=1e-9), shutil.rmtree)
     left = [str(orphan) for orphan in ledger_repair.orphans(ledger, minutes=1e-9)]
     expected = {
         "plan.json",

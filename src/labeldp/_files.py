@@ -57,19 +57,15 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(
-    made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True
-) -> None:
-    """Replace a file atomically and durably: write it under the private name `made`, then rename it
-    to `path`.
+def replace_file(made: Path, path: Path, data: bytes, *, last: bool = True) -> None:
+    """Replace a file, which only its owner can read, atomically and durably: write it under the
+    private name `made`, then rename it to `path`.
 
     Parameters
     ----------
     made, path : Path
         The temporary and the final name, in one folder.
     data : bytes
-    public : bool
-        Give the file the rights of an ordinary new file; by default only its owner can read it.
     last : bool, default=True
         Wait for the folder, too. Of several files that count together only the last needs to.
     """
@@ -77,25 +73,9 @@ def replace_file(
     # The content is on disk before the rename: else a crash of the system could leave the final
     # name with an empty file.
     write_new(made, data)
-    if public:
-        give_usual_rights(made)
     os.replace(made, path)
     if last:
         sync(path.parent)  # one sync of a folder writes all renames in it so far
-
-
-def publish_file(made: Path, path: Path) -> None:
-    """Give a private file, once it is on disk, usual rights and its final name."""
-    sync(made)
-    give_usual_rights(made)
-    os.replace(made, path)
-    sync(path.parent)
-
-
-def private_opener(path: str, flags: int) -> int:
-    """Open for `open(opener=)`: a new file is readable by its owner only, and a link is never
-    followed."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def private_file(path: Path) -> Path:
@@ -107,30 +87,24 @@ def private_file(path: Path) -> Path:
 
 def give_usual_rights(path: Path) -> None:
     """Give a private file or folder the rights of an ordinary new one, before it is published. Its
-    parent must be private."""
-    path.chmod(usual_rights(path.parent, path.is_dir()))
-
-
-def usual_rights(folder: Path, of_folders: bool) -> int:
-    """Find the mode that a new file, or folder, gets in a private folder, by making one.
-    `clear_own` removes it after a crash."""
+    parent must be private: there a new one is made to see them, which `clear_own` removes after a
+    crash."""
     # os.umask() cannot read the mask without setting it, for all threads: a file that another
     # thread makes meanwhile would be public.
     # mktemp is safe: O_EXCL and mkdir refuse a taken name
-    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))
-    if of_folders:
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=path.parent))
+    if of_folders := path.is_dir():
         probe.mkdir()
     else:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        return stat.S_IMODE(probe.stat().st_mode)
+        path.chmod(stat.S_IMODE(probe.stat().st_mode))
     finally:
         probe.rmdir() if of_folders else probe.unlink()
 
 
-def own_folder(path: Path) -> bool:
-    """Make a folder that only its owner can open, and return True; accept an existing one that is
-    so, and return False.
+def own_folder(path: Path) -> None:
+    """Make a folder that only its owner can open; accept an existing one that is so.
 
     Raises
     ------
@@ -143,7 +117,7 @@ def own_folder(path: Path) -> bool:
     try:
         # made with its rights: between a mkdir and a chmod others could look in
         os.mkdir(path, 0o700)
-        return True
+        return
     except FileExistsError:
         # not stat: whoever plants a link here would choose where private files are written
         facts = os.lstat(path)
@@ -169,7 +143,6 @@ def own_folder(path: Path) -> bool:
             f" files are written there; got {what}. Nothing in it was touched. Look who made it,"
             " then remove it or move it away."
         )
-    return False
 
 
 def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:

@@ -59,10 +59,15 @@ def _single(named: dict[str, object]) -> tuple[str, object]:
     return name, value
 
 
-def _real(name: str, value: object, expected: str, fix: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+def _between(
+    name: str, value: object, high: float, ends: Sequence[float], expected: str, fix: str
+) -> float:
+    """Check a number above 0 and below `high`, or one of these ends of the interval."""
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = float(value) if is_real else math.nan  # type: ignore[arg-type]
+    if not (0 < number < high or number in ends):
         raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
-    return float(value)
+    return number
 
 
 def floats(**named: object) -> NDArray[np.float64]:
@@ -97,10 +102,7 @@ def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:
     """Check a finite number above 0 and return it as a float; 0 only if asked for."""
     name, value = _single(named)
     expected = f"0 {'<=' if zero else '<'} {name} < inf"
-    number = _real(name, value, expected, fix)
-    if not (0 < number < math.inf or (zero and number == 0)):
-        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
-    return number
+    return _between(name, value, math.inf, (0,) if zero else (), expected, fix)
 
 
 def epsilon(value: object) -> float:
@@ -112,22 +114,21 @@ def fraction(*, zero: bool = False, one: bool = False, fix: str = "", **named: o
     """Check a number between 0 and 1 and return it as a float; the ends only if asked for."""
     name, value = _single(named)
     expected = f"0 {'<=' if zero else '<'} {name} {'<=' if one else '<'} 1"
-    number = _real(name, value, expected, fix)
-    if not (0 < number < 1 or (zero and number == 0) or (one and number == 1)):
-        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
-    return number
+    ends = [end for end, allowed in ((0, zero), (1, one)) if allowed]
+    return _between(name, value, 1, ends, expected, fix)
 
 
 def integer(*, low: int, high: int | None = None, fix: str = "", **named: object) -> int:
     """Check a whole number in [low, high] and return it as an int."""
     name, value = _single(named)
     expected = f"a whole number {name} >= {low}" + ("" if high is None else f" and <= {high}")
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, numbers.Integral)
+        or not (int(value) >= low and (high is None or int(value) <= high))
+    ):
         raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
-    number = int(value)
-    if not (number >= low and (high is None or number <= high)):
-        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
-    return number
+    return int(value)
 
 
 def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:

@@ -252,25 +252,17 @@ def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     # are joined so that nobody overlooks it.
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
-    uncovered = _together(each.except_for for each in spent)
+    uncovered = " and ".join(sorted({each.except_for for each in spent if each.except_for}))
     repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
     over = max((each.rows_over_the_cap for each in spent), default=0)
-    if not secure:  # delta = 1 as well: nothing at all is promised
-        return PrivacySpent(
-            math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over
-        )
     epsilon, delta = (
-        sum_up(each.epsilon for each in spent),
-        min(1.0, sum_up(each.delta for each in spent)),
+        (sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent)))
+        if secure
+        else (math.inf, 1.0)  # delta = 1 as well: nothing at all is promised
     )
     return PrivacySpent(
         epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over
     )
-
-
-def _together(exceptions: Iterable[str]) -> str:
-    """Join the exceptions of several guarantees, each once."""
-    return " and ".join(sorted({each for each in exceptions if each}))
 
 
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
@@ -286,18 +278,7 @@ def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
     # are added all the same: a receipt does not list rows, so the sum is an upper bound. The
     # ledger, which knows the rows, adds them exactly.
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
-    found = (
-        PrivacySpent(
-            r.epsilon,
-            r.delta,
-            r.unit,
-            r.recorded,
-            r.secure,
-            r.repeated,
-            r.except_for,
-            r.declared,
-            r.rows_over_the_cap,
-        )
-        for r in distinct
+    names = PrivacySpent.__dataclass_fields__
+    return spent_in_sequence(
+        *(PrivacySpent(**{name: getattr(each, name) for name in names}) for each in distinct)
     )
-    return spent_in_sequence(*found)

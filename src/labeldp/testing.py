@@ -280,7 +280,9 @@ def _check_word_measure(law: Law, side: Side) -> None:
     if law.kind == "columns":  # the words of its columns' laws were measured one by one
         return None
     find, matrix, table = _column_of(law, side), _exact_matrix(law, side), law.table(side)
-    one_word = _uses_one_word(law, side)
+    words = CounterWords(np.arange(4, dtype=np.int64))
+    _draw(law, side, 0, words)
+    one_word = {counter for counter, _ in words.asked} == {0}
     for label in range(law.n_classes):
         holds = table.outputs[:, label] if law.kind == "set" else table.outputs == label
 
@@ -340,12 +342,6 @@ def _check_level_measure(law: Law, side: Side) -> None:
                 Fraction(found, WORD) == claim,
                 f"label {label}, class {c}: words give level {level} {found} / 2^64, not {claim}",
             )
-
-
-def _uses_one_word(law: Law, side: Side) -> bool:
-    words = CounterWords(np.arange(4, dtype=np.int64))
-    _draw(law, side, 0, words)
-    return {counter for counter, _ in words.asked} == {0}
 
 
 def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[int, int]:
@@ -505,7 +501,16 @@ def _check_weights(law: Law, side: Side, prior: NDArray[np.float64]) -> None:
     )
     mean, scale = np.zeros((law.n_classes, law.n_classes)), 1.0
     for p, each in asked:
-        weights = _weights_of(law, each)
+        outputs = _outputs_in_columns(law, each)
+        rows = {
+            name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
+            for name, value in each.items()
+        }
+        weights = law.weights(outputs, rows)
+        _require(
+            (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)),
+            "weights must be (n, K) float64",
+        )
         if np.isnan(weights).all():
             return
         scale = max(scale, float(np.abs(weights).max()))
@@ -518,20 +523,6 @@ def _check_weights(law: Law, side: Side, prior: NDArray[np.float64]) -> None:
         np.allclose(mean, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale),
         "the estimator built from weights is biased",
     )
-
-
-def _weights_of(law: Law, side: Side) -> NDArray[np.float64]:
-    outputs = _outputs_in_columns(law, side)
-    rows = {
-        name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
-        for name, value in side.items()
-    }
-    weights = law.weights(outputs, rows)
-    _require(
-        (weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)),
-        "weights must be (n, K) float64",
-    )
-    return weights
 
 
 def _check_words(law: Law, side: Side) -> None:

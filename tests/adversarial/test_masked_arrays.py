@@ -107,7 +107,7 @@ def test_what_is_no_real_number_is_refused(door: str, kind: type):
 
 
 def test_rates_with_an_imaginary_part_are_refused():
-    with pytest.raises(InvalidInput, match="class_prior of 3 rates above 0"):
+    with pytest.raises(InvalidInput, match="class_prior as an array of real numbers"):
         ldp.LabelDPClassifier(
             MODEL, epsilon=1.0, class_prior=np.full(3, 1 / 3, complex), **NOISE
         ).fit(X, Y)

@@ -483,4 +483,4 @@ def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(tmp_path
             problem for problem in ledger.verify() if "set back" in problem
         ] == ledger.verify() and len(ledger.verify()) == 2
         found = orphans(ledger, minutes=1e-9)
-        assert repair(ledger, found) == found == []
+        assert repair(ledger, found, shutil.rmtree) == found == []

@@ -115,7 +115,7 @@ def test_gaussian_noise_keeps_its_delta_and_is_less_than_that_of_the_tables_apar
 def test_widths_that_leave_64_bits_are_refused() -> None:
     with pytest.raises(
         InvalidInput,
-        match=r"max_rows_per_unit <= 70368 for 1000 tables at epsilon=1e-06, got 1048576",
+        match=r"max_rows_per_unit <= 70368 at epsilon=1e-06, got 1048576",
     ):
         Marginals.of(2, 1e-6, [2] * 1000).require_cap(1 << 20)
     assert Histogram(2, 1e-6, 2).require_cap(1 << 20) == 1 << 20

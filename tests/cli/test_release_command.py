@@ -235,7 +235,7 @@ KILLED = """
 import os, signal, sys
 from labeldp.app import _release as module
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._place import Place, Staging
+from labeldp.tables._place import Staging
 from labeldp.tables._spec import ReleaseSpec
 
 source, out, ledger, where = sys.argv[1:]
@@ -252,7 +252,8 @@ def publishing(real):
             die()
     return publish
 # The file, then the manifest.
-Place.move, Staging.write_manifest = publishing(Place.move), publishing(Staging.write_manifest)
+Staging._move_to_final_name = publishing(Staging._move_to_final_name)
+Staging.write_manifest = publishing(Staging.write_manifest)
 def progress(phase, done, total):
     if where == phase:
         die()

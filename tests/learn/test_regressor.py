@@ -997,7 +997,7 @@ def test_where_labels_tell_nothing_the_mean_is_predicted(epsilon: float, estimat
         found = model.fit(X, y).predict(X)
         assert np.ptp(found) < 0.1 * y.std()
         assert np.sqrt(np.mean((found - y) ** 2)) < 1.02 * y.std()
-    with pytest.raises(ldp.InvalidInput, match="Expected q in"):
+    with pytest.raises(ldp.InvalidInput, match="Expected q as an array of real numbers"):
         model.predict_quantile(X, "x")
 
 

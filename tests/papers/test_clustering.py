@@ -225,7 +225,7 @@ def test_the_running_sampler_stays_within_its_claim(
     side = law.prepare(
         rng.dirichlet(np.full(k, rng.choice([0.05, 0.5, 5.0])), 20) * rng.choice([1e-30, 1.0, 1e30])
     )
-    kept, cells = law.cells(side)
+    kept, cells = law.cells(side, len(side["q"]))
     assert [int(a) + sum(int(c) for c in row) for a, row in zip(kept, cells, strict=True)] == [
         WORD
     ] * 20
@@ -237,7 +237,7 @@ def test_the_running_sampler_stays_within_its_claim(
     assert (side["q"] >= int(law.floor * GRID)).all()
     if realised:
         once = ClusterRR(k, epsilon, law.floor, realised=False)
-        assert (once.cells(side)[0] <= kept).all()
+        assert (once.cells(side, len(kept))[0] <= kept).all()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_any_beta_trades_bias_for_variance_as_computed() -> None:
     outputs = np.arange(3, dtype=np.int32)
     side = law.prepare(np.tile(prior, (3, 1)))
     matrix, q = law.matrix(prior), side["q"][0] / GRID
-    rate = float(law.resampling(side)[0]) / WORD
+    rate = float(law.resampling(side, 3)[0]) / WORD
     for beta in (None, 0.0, 0.3, rate, 0.95):
         b = rate if beta is None else beta
         weights = law.debiasing_weights(outputs, side, beta)

@@ -219,7 +219,7 @@ def test_weights_count_as_in_scikit_learn():
     np.testing.assert_allclose(weighted.observed.value, plain.observed.value)
     assert weighted.error.value == pytest.approx(plain.error.value) and weighted.noise > plain.noise
     alike = metrics.calibration_curve(noisy, p, sample_weight=np.full(400, 3.0)).error
-    assert alike == metrics.expected_calibration_error(noisy, p)
+    assert alike == metrics.calibration_curve(noisy, p).error
     counted = weights > 0  # what does not count moves no edge
     expected = metrics.calibration_curve(
         noisy[counted], p[counted], strategy="quantile", sample_weight=weights[counted]
@@ -390,7 +390,6 @@ def test_every_scorer_works_in_a_cross_validation(learned, name):
         "roc_auc",
         "average_precision",
         "lift",
-        "neg_expected_calibration_error",
     ):
         given = given | {"positive": "yes"}
     scores = cross_val_score(

@@ -12,11 +12,11 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.runs import manifest_path
 
 import labeldp as ldp
 from labeldp import Ledger, ReleaseSpec, read_noisy, release
 from labeldp.app import stage
-from labeldp.tables._place import manifest_path
 from labeldp.tables.engines._cluster import ClusterEngine
 from labeldp.tables.formats._parquet import open_table
 

@@ -17,6 +17,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.runs import manifest_path
 
 import labeldp as ldp
 from labeldp.app import stage
@@ -30,7 +31,6 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.papers.regression import RROnBins
 from labeldp.tables import read_histogram, read_noisy
-from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 

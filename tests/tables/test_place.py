@@ -114,7 +114,6 @@ def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
 
     for name in ("move", "delete", "write_bytes", "make_folder"):
         patch.setattr(Place, name, dying(getattr(Place, name)))
-    patch.setattr(places, "replace_file", dying(places.replace_file))
     try:
         act()
     except _Killed:

@@ -19,6 +19,7 @@ from skops import io as skops_io
 from tests.prior_models import JITTERY, Jittery, asked
 from typer.testing import CliRunner
 
+from labeldp.app._ledger import repair
 from labeldp.app._release import release
 from labeldp.app.train import Learning, TrainSpec, train
 from labeldp.cli import app
@@ -26,7 +27,7 @@ from labeldp.custody import _draw as worker
 from labeldp.custody import _request as charge
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.ledger._ledger import Ledger
-from labeldp.ledger._repair import orphans, repair
+from labeldp.ledger._repair import orphans
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import SeededNoise
 from labeldp.tables._place import Staging
@@ -524,10 +525,10 @@ def test_repair_removes_the_answers_of_an_abandoned_charge_only(
     tmp_path: Path, ledger: Ledger
 ) -> None:
     folder = killed_release(tmp_path, ledger, jittery(tmp_path), "drawn")
-    repair(ledger, orphans(ledger, minutes=1e-9))
+    repair(ledger, 1e-9, remove=True)
     assert folder.exists()
     ledger.abandon(ledger.runs()[0].run_id, "test")
-    repair(ledger, orphans(ledger, minutes=1e-9))
+    repair(ledger, 1e-9, remove=True)
     assert not folder.exists() and not orphans(ledger, minutes=1e-9)
 
 

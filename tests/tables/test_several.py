@@ -13,6 +13,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.runs import manifest_path
 
 import labeldp as ldp
 from labeldp._validate import joined, parted
@@ -21,7 +22,6 @@ from labeldp.custody._staged import Stage
 from labeldp.errors import InvalidInput, LedgerError, RawLabelsWarning
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import released_columns
-from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import EVIDENCE

@@ -93,9 +93,14 @@ class Query(ABC):
         """Draw private values of g groups from (g, K) raw counts, with the words of as many rows as
         the groups have `streams`."""
 
-    @abstractmethod
+    @property
+    def n_tables(self) -> int:
+        """The number of tables in which each row is counted."""
+        return 1
+
     def value_shape(self) -> tuple[int, ...]:
-        """Return the shape of the values of all groups."""
+        """Return the shape of the values of all groups, by default (n_groups, K)."""
+        return self.n_groups, self.n_classes
 
     def groups_of_rows(self, groups: "ArrayLike", n_rows: int) -> NDArray[np.int64]:
         """Check the groups of rows as a user gives them: (n_rows,) numbers, or (n_rows, T) for a
@@ -122,11 +127,12 @@ class Query(ABC):
     def require_cap(self, max_rows_per_unit: int) -> int:
         """Check the cap on rows of one unit, for which the noise must fit into 64-bit counts."""
         cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-        most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
+        most = whole_below(exact_share(self.epsilon, 2 * self.n_tables) * WIDEST_LAPLACE)
         if not cap <= most:
             raise InvalidInput(
                 f"Expected max_rows_per_unit <= {most} at epsilon={self.epsilon!r}, got {cap}: the"
-                " noise would leave 64-bit counts. Pass the most rows that one unit has."
+                " noise would leave 64-bit counts. Pass the most rows that one unit has, or ask for"
+                " fewer tables."
             )
         return cap
 

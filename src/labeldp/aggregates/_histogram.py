@@ -15,10 +15,10 @@ from labeldp import _validate
 from labeldp._hash import text_array
 from labeldp._validate import left_of
 from labeldp.aggregates import _gaussian
-from labeldp.aggregates._base import WIDEST_LAPLACE, Query, check_groups, exact_share
+from labeldp.aggregates._base import Query, check_groups, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
 from labeldp.errors import InvalidInput
-from labeldp.laws._exact import Words, whole_below
+from labeldp.laws._exact import Words
 
 _GRID = 1 << 20  # variances are rounded up to a multiple of 1 / this
 _ROUNDED = 2  # what the bound of many draws takes off the variance: see `_gaussian`
@@ -71,7 +71,7 @@ class Histogram(Query):
         noise."""
         if self.mechanism == "gaussian":
             return self._variance(max_rows_per_unit)
-        return exact_share(self.epsilon, 2 * max_rows_per_unit)
+        return exact_share(self.epsilon, 2 * max_rows_per_unit * self.n_tables)
 
     def standard_deviation(self, max_rows_per_unit: int = 1) -> float:
         """Return the standard deviation of the noise on one count; for Gaussian noise sigma, an
@@ -82,10 +82,6 @@ class Histogram(Query):
             if self.mechanism == "gaussian"
             else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale)
         )
-
-    def value_shape(self) -> tuple[int, ...]:
-        """Return the shape of the values: (n_groups, K)."""
-        return self.n_groups, self.n_classes
 
     def release(
         self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1
@@ -251,29 +247,10 @@ class Marginals(Histogram):
         """Return the number of each table's first group: (T,) int64."""
         return np.cumsum((0, *self.sizes[:-1]))
 
-    def scale(self, max_rows_per_unit: int = 1) -> Fraction:
-        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian
-        noise."""
-        if self.mechanism == "gaussian":
-            return self._variance(max_rows_per_unit)
-        return exact_share(self.epsilon, 2 * max_rows_per_unit * self.n_tables)
-
     def _variance(self, max_rows_per_unit: int) -> Fraction:
         mean = _gaussian.calibrated_mean(self.epsilon, self.delta, self.n_groups * self.n_classes)
         least = Fraction(2 * self.n_tables * max_rows_per_unit**2) / mean + _ROUNDED
         return Fraction(math.ceil(least * _GRID), _GRID)
-
-    def require_cap(self, max_rows_per_unit: int) -> int:
-        """Check the cap on rows of one unit, for which the noise must fit into 64-bit counts."""
-        cap = super().require_cap(max_rows_per_unit)
-        most = whole_below(exact_share(self.epsilon, 2 * self.n_tables) * WIDEST_LAPLACE)
-        if not cap <= most:
-            raise InvalidInput(
-                f"Expected max_rows_per_unit <= {most} for {self.n_tables} tables at"
-                f" epsilon={self.epsilon!r}, got {cap}: the noise would leave 64-bit counts. Ask"
-                " for fewer tables, or pass the most rows that one unit has."
-            )
-        return cap
 
     def groups_of_rows(self, groups: "ArrayLike", n_rows: int) -> NDArray[np.int64]:
         """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number

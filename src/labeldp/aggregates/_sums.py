@@ -89,10 +89,6 @@ class FeatureSums(Query):
                 " by a public number."
             )
 
-    def value_shape(self) -> tuple[int, ...]:
-        """Return the shape of the values: (d, K), whole units of norm / 2^20."""
-        return self.n_groups, self.n_classes
-
     def standard_deviation(self, max_rows_per_unit: int = 1) -> float:
         """Return sigma of the noise on one sum, in the features' own unit: an upper bound of its
         standard deviation."""

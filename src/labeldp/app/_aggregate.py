@@ -2,7 +2,6 @@
 """`labeldp aggregate`: a table in, private answers about each of its groups out, in bounded
 memory."""
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from labeldp._files import path_text, private_file
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.custody._encode import infers
-from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError, warn
 from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._evidence import check_unchanged, warn_of_names
@@ -29,9 +28,9 @@ from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import (
-    check_ending,
+    ParquetSource,
     check_layout,
-    is_parquet,
+    format_of,
     layout_of,
     open_table,
     row_name,
@@ -44,6 +43,7 @@ from labeldp.tables.formats._table import (
     check_columns,
     check_type,
     is_text,
+    plain,
     value_type,
 )
 
@@ -148,11 +148,20 @@ def aggregate(
     """
     table, record, target = open_table(source), ledger_of(ledger), Path(path_text(out))
     dataset = spec.dataset or default_dataset(table)
-    _check(table, spec, record)
+    check_layout(layout_of(table), spec.label, (), public=True)
+    check_columns(table, [spec.label, spec.group])
+    check_raw(table, spec.label, record if table.text else None)
+    check_type(spec.label, table.type_of(spec.label))
+    kind = value_type(table.type_of(spec.group))
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
+        raise InvalidInput(
+            f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of"
+            f" type {kind}. Cast it."
+        )
     # the sizes of groups are published as they are
     check_unchanged([spec.group], dataset, record, table)
     warn_of_names([spec.group], dataset, record, all_facts(table))
-    check_ending(target)
+    format_of(target)  # refuses any other ending
     runs = record.runs(dataset, spec.label)
     # An existing file can be this request's answer only if some answer was drawn before; whether it
     # is is known after reading the table. If none was drawn, refuse at once, before a long table is
@@ -162,7 +171,17 @@ def aggregate(
     codec = declared_codec(table, spec.label, spec.classes)
     with workplace(target) as folder:
         names, sizes = _distinct_groups(table, spec.group, progress)
-        _warn_of_a_copy(spec, names, codec.classes)
+        # Only the names are compared, which are public: comparing a group's rows with their labels
+        # would itself reveal labels. Numbers are often equal by chance, so only text is a sign of a
+        # copy of the labels.
+        if is_text(names.type) and set(names.to_pylist()) <= set(codec.classes):
+            warn(
+                LabelDPWarning(
+                    f"Every group in column {spec.group!r} is called like a class of"
+                    f" {spec.label!r}. If the column was made from the labels, the exact numbers of"
+                    " rows of the groups give them away: name a column that was not."
+                )
+            )
         new: list[bool] = []
 
         # Called when a charge is due, just before it: a target that exists then cannot be the
@@ -187,19 +206,6 @@ def aggregate(
         named = replace(answer, group_names=tuple(names.to_pylist()))
         _publish(named, private_file(folder / target.name), target)
     return AggregateFile(target, named, not new)
-
-
-def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
-    check_layout(layout_of(table), spec.label, (), public=True)
-    check_columns(table, [spec.label, spec.group])
-    check_raw(table, spec.label, ledger if table.text else None)
-    check_type(spec.label, table.type_of(spec.label))
-    kind = value_type(table.type_of(spec.group))
-    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
-        raise InvalidInput(
-            f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of"
-            f" type {kind}. Cast it."
-        )
 
 
 def _taken(target: Path) -> NoReturn:
@@ -246,26 +252,9 @@ def _distinct_groups(
     )
 
 
-def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
-    """Warn if every group has the name of a class, because the column may be a copy of the
-    labels."""
-    # Only the names are compared, which are public: comparing a group's rows with their labels
-    # would itself reveal labels. Numbers are often equal by chance, so only text is a sign of a
-    # copy.
-    if is_text(names.type) and set(names.to_pylist()) <= set(classes):
-        warnings.warn(
-            f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the"
-            " column was made from the labels, the exact numbers of rows of the groups give them"
-            " away: name a column that was not.",
-            LabelDPWarning,
-            stacklevel=3,
-        )
-
-
 def _plain(batch: Columns, name: str) -> pa.Array:
     """Return a column without dictionary encoding, and all kinds of text as one type."""
-    column = batch.column(name)
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = plain(batch.column(name))
     return column.cast(pa.large_string()) if is_text(column.type) else column
 
 
@@ -295,7 +284,7 @@ def _publish(answer: Aggregate, made: Path, target: Path) -> None:
     # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its
     # repeat are equal byte for byte.
     table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()
-    if not is_parquet(target):
+    if format_of(target) is not ParquetSource:
         table = table.drop_columns([name for name in table.column_names if name == "code"])
     with table_writer(made, table.schema) as writer:
         writer.write_table(table)

@@ -208,8 +208,13 @@ def _manifest(path: Path) -> _Manifest:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         receipt = Receipt.from_dict(facts["receipt"])
-        output = str(facts.get("digests", {}).get("output", ""))
-        return _Manifest(path, facts, receipt, output, str(facts.get("stage", RELEASE)))
+        return _Manifest(
+            path,
+            facts,
+            receipt,
+            str(facts.get("digests", {}).get("output", "")),
+            str(facts.get("stage", RELEASE)),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
             f"Expected a manifest with a receipt, got something else in {path}."
@@ -252,25 +257,24 @@ def destroy_key(path: Path, ledger: Callable[[], Ledger], force: bool = False) -
     """
     key_id = key_file_id(path)
     if not force:
-        _check_unneeded(path, ledger(), key_id)
+        record = ledger()
+        if not record.runs():
+            raise LedgerError(
+                f"Expected the ledger whose runs were charged under {path}, got {record.location},"
+                " which knows no run. Name it with --ledger; if the key was never used, say"
+                " --force."
+            )
+        # A run that has settled or been abandoned has no stored half any more, so no key can
+        # compute its noise.
+        charged = [run.run_id for run in record.runs() if run.state == "charged"]
+        needed = [each for each in charged if RunStore(record.run_dir(each)).key_id() == key_id]
+        if needed:
+            raise LedgerError(
+                f"Expected no charged run that needs {path}, got {len(needed)} in"
+                f" {record.location}: {', '.join(needed)}. Finish them, by asking for the same"
+                " release again, or abandon them with"
+                f" `{record.command('repair', '--abandon', 'RUN')}`. With --force the key is"
+                " destroyed and they can never be finished."
+            )
     destroy_key_file(path)
     return {"path": str(Path(path).expanduser().absolute()), "key_id": key_id, "destroyed": True}
-
-
-def _check_unneeded(path: Path, ledger: Ledger, key_id: str) -> None:
-    if not ledger.runs():
-        raise LedgerError(
-            f"Expected the ledger whose runs were charged under {path}, got {ledger.location},"
-            " which knows no run. Name it with --ledger; if the key was never used, say --force."
-        )
-    # A run that has settled or been abandoned has no stored half any more, so no key can compute
-    # its noise.
-    charged = [run.run_id for run in ledger.runs() if run.state == "charged"]
-    needed = [each for each in charged if RunStore(ledger.run_dir(each)).key_id() == key_id]
-    if needed:
-        raise LedgerError(
-            f"Expected no charged run that needs {path}, got {len(needed)} in {ledger.location}:"
-            f" {', '.join(needed)}. Finish them, by asking for the same release again, or abandon"
-            f" them with `{ledger.command('repair', '--abandon', 'RUN')}`. With --force the key is"
-            " destroyed and they can never be finished."
-        )

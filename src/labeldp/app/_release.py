@@ -19,7 +19,7 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
 from labeldp.tables._evidence import require_drawn
-from labeldp.tables._place import URI, Place, manifest_path, manifest_place
+from labeldp.tables._place import URI, Place, manifest_place
 from labeldp.tables._release import (
     TableRelease,
     all_facts,
@@ -164,12 +164,8 @@ def _shown(given: Any, done: TableRelease) -> Release:
     warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
     if isinstance(given, Place | tuple) or URI.match(str(given)):
         return Release(place, manifest_place(place), receipt, done.repeated, facts, done.unchanged)
-    return Release(
-        Path(given), manifest_path(Path(given)), receipt, done.repeated, facts, done.unchanged
-    )
-
-
-_NAMES = {"spark": "Spark", "ray": "Ray"}
+    path, beside = Path(given), manifest_place(place).name
+    return Release(path, path.with_name(beside), receipt, done.repeated, facts, done.unchanged)
 
 
 def _release_on_cluster(
@@ -186,16 +182,16 @@ def _release_on_cluster(
     """Check everything that this process can check, then start or join the engine, and release."""
     if isinstance(source, list):
         raise InvalidInput(
-            f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder."
+            f"Expected one file or folder for engine={engine!r}, got a list. Name the folder."
         )
     table = open_table(source)
     if table.text:
         raise InvalidInput(
-            f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or"
+            f"Expected Parquet for engine={engine!r}, got {table.path.name}. Convert it, or"
             " take the local engine."
         )
     named = replace(spec, dataset=spec.dataset or default_dataset(table))
-    check_spec(named, _NAMES[engine])
+    check_spec(named, engine.capitalize())
     check_columns(table, spec.columns)
     check_raw(table, spec.labels)
     check_apart(table.path, Place.of(out))
@@ -283,9 +279,13 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
             " says that it was released."
         )
     noisy = noisy_names(found)
-    public = [name for name in table.names if name not in noisy]
-    told = [each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)]
-    return {"rows": rows[0], "unchanged": public, "drawn": told}
+    return {
+        "rows": rows[0],
+        "unchanged": [name for name in table.names if name not in noisy],
+        "drawn": [
+            each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)
+        ],
+    }
 
 
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:

@@ -121,8 +121,14 @@ def plan(
         budgets.append({"epsilon": epsilon, "attacker_advantage": gain, "rows_worth": worth})
         reasons += [_reason(epsilon, best, bits[best] / bits[COMPARED[0]]), *warned]
         learners.append(_learner(epsilon, per_row, n_classes, worth))
-    said = {"budgets": budgets, "reasons": reasons, "learners": [*learners, NEXT]}
-    return {"n_classes": n_classes, "rows": rows, "laws": lines} | said | _meaning(lines, budgets)
+    return {
+        "n_classes": n_classes,
+        "rows": rows,
+        "laws": lines,
+        "budgets": budgets,
+        "reasons": reasons,
+        "learners": [*learners, NEXT],
+    } | _meaning(lines, budgets)
 
 
 def _bits(law: Law) -> float:
@@ -268,25 +274,15 @@ def _chances(law: Law) -> tuple[float, float, float]:
     """Compute for a uniform label: P(output contains the label), the output's mean size, P(its
     likeliest member is the label)."""
     n = law.n_classes
-    if law.name == "split":
-        # The output is a side of a or b labels: the label's own side with probability e^eps /
-        # (e^eps + 1).
-        a, b, right = n // 2, n - n // 2, 1 / (1 + math.exp(-law.epsilon))
-        return right, (right * (a * a + b * b) + (1 - right) * 2 * a * b) / n, 2 * right / n
     # a row of scores counts as the set of its likeliest classes
     if likeliest := getattr(law, "likeliest_chances", None):
         inside, other, hit = likeliest()
         return inside, inside + (n - 1) * other, hit
-    if not isinstance(law, RandomizedResponse | SubsetSelection):
-        return _enumerated_chances(law)
-    kind, shape = law.layout()["output"]
-    inside = float(law.inclusion(np.zeros((1, *shape), kind), {})[0][0])
-    size = law.set_size if isinstance(law, SubsetSelection) else 1
-    return inside, float(size), inside / size
-
-
-def _enumerated_chances(law: Law) -> tuple[float, float, float]:
-    """Compute `_chances` from the matrix of a law."""
+    if isinstance(law, RandomizedResponse | SubsetSelection):  # too many sets to list
+        kind, shape = law.layout()["output"]
+        inside = float(law.inclusion(np.zeros((1, *shape), kind), {})[0][0])
+        size = float(law.set_size) if isinstance(law, SubsetSelection) else 1.0
+        return inside, size, inside / size
     side, channel, outputs = law.side_row(), law.matrix(), law.outputs()
     rows = {
         name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
@@ -294,11 +290,7 @@ def _enumerated_chances(law: Law) -> tuple[float, float, float]:
     }
     members = outputs if law.kind == "set" else law.members(outputs, rows)
     size = float((channel @ members.sum(axis=1)).mean())
-    return (
-        float((channel * members.T).sum() / law.n_classes),
-        size,
-        float(channel.max(axis=0).sum() / law.n_classes),
-    )
+    return float((channel * members.T).sum() / n), size, float(channel.max(axis=0).sum() / n)
 
 
 # What to learn with

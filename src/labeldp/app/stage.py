@@ -202,11 +202,10 @@ def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object
     }
     if artefact is None or record is None:
         turn = number == 1 or run.done(number - 1) is not None
-        open_ = state in ("planned", "charged")
         return facts | {
             "state": (
                 "given up"
-                if not open_
+                if state not in ("planned", "charged")
                 else "waiting"
                 if not turn
                 else "started"

@@ -69,12 +69,12 @@ from labeldp.tables._evidence import (
     unknown,
     warn_of_names,
 )
-from labeldp.tables._place import Place, manifest_path, workplace
+from labeldp.tables._place import Place, manifest_name, workplace
 from labeldp.tables._priors import MODEL, answered, read_model
 from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, declared_codec, silent
-from labeldp.tables.formats._parquet import check_ending, open_table, table_writer
+from labeldp.tables.formats._parquet import format_of, open_table, table_writer
 from labeldp.tables.formats._table import (
     EVIDENCE,
     ColumnsCodec,
@@ -319,7 +319,7 @@ class _Raw:
             raise next(others, None) or InvalidInput(
                 "Expected a released table, or epsilon for raw labels, got neither: nothing says"
                 f" that {self._path.name} was released. If it was released, put its manifest"
-                f" ({manifest_path(self._path).name}) beside it again, or name it (--manifest). If"
+                f" ({manifest_name(self._path.name)}) beside it again, or name it (--manifest). If"
                 " its labels are raw, pass the total budget (--epsilon)."
             )
         for label in spec.labels:
@@ -391,13 +391,26 @@ class _Raw:
 
     def check_roles(self, names: Sequence[str]) -> None:
         """Refuse features, ids and units that are private in this data set: no charge covers a
-        model of them, or ids of predictions."""
+        model of them, or ids of predictions. And ids and label columns for which two columns of the
+        predictions would have one name."""
         taken = list(dict.fromkeys([*names, *self.beside]))
         # what is proven to be noisy is no feature
         check_unchanged(taken, self.dataset, self._ledger)
         facts = all_facts(self._table) if self.trained_on == DRAWN else ()
         warn_of_names(taken, self.dataset, self._ledger, facts)
-        _check_names(self.codecs, self.ids)
+        columns = [*dict.fromkeys(self.ids)]
+        for codec in self.codecs:
+            prediction, probabilities = _names_of(
+                codec.classes, codec.column if len(self.codecs) > 1 else None
+            )
+            columns += [prediction, *([] if isinstance(codec.classes, Grid) else probabilities)]
+        if again := next((name for name, count in Counter(columns).items() if count > 1), None):
+            raise InvalidInput(
+                f"Expected predictions of different names, got two columns {again!r} of the ids"
+                f" {_validate.quoted(self.ids)}, the label columns"
+                f" {_validate.quoted(codec.column for codec in self.codecs)} and their classes."
+                " Rename a column."
+            )
 
     def read(self, features: Features, progress: Progress) -> tuple[pa.Table, dict[str, Any]]:
         """Read all rows: the features, and what `fit` gets beside them."""
@@ -488,7 +501,6 @@ class _Raw:
             | {name: _estimate(getattr(part, f"{name}_", None)) for name in names}
             for codec, part in zip(self.codecs, parts, strict=True)
         ]
-        released = self.trained_on == RELEASED  # such a table has no rows over the cap
         return {
             "format": FORMAT,
             "guarantee": guarantee if spent.secure else None,
@@ -497,7 +509,8 @@ class _Raw:
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
             "evidence": spent.evidence,
-            "rows": n_rows - (0 if released else spent.rows_over_the_cap),
+            # a released table has no rows over the cap
+            "rows": n_rows - (spent.rows_over_the_cap if self.trained_on == DRAWN else 0),
             "rows_over_the_cap": spent.rows_over_the_cap,
             "ids": list(self.ids),
             "receipts": [each.to_dict() for each in model.receipts_],
@@ -790,11 +803,12 @@ def train(
             # the codec has warned already, when it inferred the classes
             warnings.simplefilter("ignore", DomainLeakWarning)
             labels.fit(model, X, beside)
-    facts = (
-        labels.facts(model, n_rows)
-        | {"features": features.to_dict() | {"left_out": left_out}}
-        | _of_clusters(model)
-    )
+    facts = labels.facts(model, n_rows) | {"features": features.to_dict() | {"left_out": left_out}}
+    if isinstance(model, ProportionClassifier):
+        answer, query = model.aggregate_, cast(Histogram, model.aggregate_.query)
+        noise = query.standard_deviation(answer.receipt.max_rows_per_unit)
+        told = {"number": len(answer.n_rows), "mechanism": query.mechanism, "deviation": noise}
+        facts["clusters"] = told
     parts = model.estimators_ if len(labels.codecs) > 1 else [model]
     made = [
         TableModel(
@@ -804,15 +818,6 @@ def train(
     ]
     _save(target, made, facts)
     return TrainedModel(target, facts, noisy_columns)
-
-
-def _of_clusters(model: Any) -> dict[str, object]:
-    if not isinstance(model, ProportionClassifier):
-        return {}
-    answer, query = model.aggregate_, cast(Histogram, model.aggregate_.query)
-    noise = query.standard_deviation(answer.receipt.max_rows_per_unit)
-    told = {"number": len(answer.n_rows), "mechanism": query.mechanism, "deviation": noise}
-    return {"clusters": told}
 
 
 def _place_of(out: Path) -> Any:
@@ -924,7 +929,7 @@ def predict(
             " (--quantile)."
         )
     check_columns(table, models[0].reads, known="which the model was trained on")
-    check_ending(target)
+    format_of(target)  # refuses any other ending
     if target.exists():
         raise ReleaseError(
             f"Expected a new name for the output, got {target}, which exists. Remove it, or choose"
@@ -973,23 +978,6 @@ def _names_of(classes: Sequence[object], label: str | None) -> tuple[str, list[s
     return f"prediction{told}", [
         f"probability{told}_{'' if value is None else value}" for value in classes
     ]
-
-
-def _check_names(codecs: Sequence[LabelCodec], ids: Sequence[str]) -> None:
-    """Refuse ids and label columns for which two columns of the predictions would have one name."""
-    names = [*dict.fromkeys(ids)]
-    for codec in codecs:
-        prediction, probabilities = _names_of(
-            codec.classes, codec.column if len(codecs) > 1 else None
-        )
-        names += [prediction, *([] if isinstance(codec.classes, Grid) else probabilities)]
-    if again := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise InvalidInput(
-            f"Expected predictions of different names, got two columns {again!r} of the ids"
-            f" {_validate.quoted(ids)}, the label columns"
-            f" {_validate.quoted(codec.column for codec in codecs)} and their classes. Rename a"
-            " column."
-        )
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Source) -> int:

@@ -648,11 +648,6 @@ def prior_of(text: str | None) -> Any:
     return OwnHistogram(numbers_of(settings["eps"][0])[0] if settings["eps"] else None)
 
 
-def law_of_several(columns: Any, epsilon: float, law: str | None, rule: str | None) -> Any:
-    """Make the law of several label columns by --split RULE."""
-    return usage(lambda: columns.law(epsilon, rule or "one", law))
-
-
 def engine_of(text: str) -> tuple[str, str | None]:
     """Split --engine NAME[:ADDRESS]."""
     name, _, address = text.partition(":")

@@ -32,7 +32,6 @@ from labeldp.cli._common import (
     charge_text,
     engine_of,
     grouped,
-    law_of_several,
     law_of_text,
     numbers_of,
     prior_of,
@@ -96,12 +95,12 @@ class ReleaseOptions(ColumnOptions):
         names = split(self.label) or []
         classes, law, label = self.values(names), self.law, unescaped(self.label)
         if len(names) > 1:
-            law, label = law_of_several(classes, self.epsilon, law, self.split), classes.name
+            law = usage(lambda: classes.law(self.epsilon, self.split or "one", self.law))
+            label = classes.name
         elif self.split is not None:
             raise typer.BadParameter(
                 "Expected --split with several label columns, got one. Write --label A,B."
             )
-        prior = usage(lambda: prior_of(self.prior))
         return spec_of(
             ReleaseSpec,
             self,
@@ -109,7 +108,7 @@ class ReleaseOptions(ColumnOptions):
             classes=classes,
             law=law,
             id=self.id or None,
-            prior=prior,
+            prior=usage(lambda: prior_of(self.prior)),
         )
 
 

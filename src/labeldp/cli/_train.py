@@ -108,9 +108,13 @@ class TrainOptions(ColumnOptions):
             )
         )
         label = names if len(names) > 1 else unescaped(self.label)
-        classes = self.values(names, required=False)
         return spec_of(
-            TrainSpec, self, label=label, classes=classes, learn=learn, id=self.id or None
+            TrainSpec,
+            self,
+            label=label,
+            classes=self.values(names, required=False),
+            learn=learn,
+            id=self.id or None,
         )
 
 

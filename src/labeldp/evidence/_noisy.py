@@ -34,7 +34,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law
 from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of, column_of
-from labeldp.laws._exact import Array, select_members, set_sizes
+from labeldp.laws._exact import Array
 from labeldp.laws._grid import Grid
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
@@ -113,12 +113,10 @@ class Records(Protocol):
 
     def looked_up(self, receipt: Receipt) -> Receipt:
         """Return the receipt, with `recorded` True if the ledger has its charge."""
-        ...
 
     def check_drawn(self, block: Block, ids: Array) -> None:
         """Raise LedgerError if the ledger shows that the run has drawn something else for these
         ids."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -246,10 +244,7 @@ class NoisyLabels:
             )
         values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
         shown = _outputs_of(law, values, outputs)
-        if _validate.hides(labels):
-            raise InvalidInput(
-                "Expected a noisy label in every row, got masked ones. Drop these rows."
-            )
+        _validate.unmasked(labels=labels)
         array = exact_array(labels)
         array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
         if array.ndim != 1:
@@ -259,15 +254,9 @@ class NoisyLabels:
         known = {value: code for code, value in enumerate(shown)}
         if len(set(exact_array(shown).tolist())) < len(shown):
             raise InvalidInput("Expected different classes, got one twice. List each one once.")
-        if array.dtype.kind == "O":  # of several types, which cannot be sorted
-            codes = np.fromiter(
-                (known.get(value, -1) for value in array.tolist()), np.int32, len(array)
-            )
-        else:
-            given, place = np.unique(array, return_inverse=True)
-            codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[
-                place.reshape(-1)
-            ]
+        codes = np.fromiter(
+            (known.get(value, -1) for value in array.tolist()), np.int32, len(array)
+        )
         if codes.size and codes.min() < 0:
             what = "class" if outputs is None and law.kind != "number" else "output"
             numbers = law.kind == "number" or isinstance(values, Grid)
@@ -351,16 +340,7 @@ class NoisyLabels:
             block.at(at[at >= 0], np.flatnonzero(at >= 0))
             for block, at in zip(self.blocks, found, strict=True)
         )
-        chosen = NoisyLabels(
-            len(wanted),
-            self.classes,
-            blocks,
-            self.ids[wanted],
-            self.explicit_ids,
-            self.behind,
-            self.order,
-        )
-        return as_drawn(chosen) if self._drawn else chosen
+        return derived(self, n_rows=len(wanted), blocks=blocks, ids=self.ids[wanted])
 
     def column(self, name: str) -> NoisyLabels:
         """Read what these labels of several columns tell about one of them; also noisy[name].
@@ -390,16 +370,7 @@ class NoisyLabels:
             )
         number = self.classes.place(name)
         blocks = tuple(column_block(block, self.classes.sizes, number) for block in self.blocks)
-        found = NoisyLabels(
-            self.n_rows,
-            self.classes.lists[number],
-            blocks,
-            self.ids,
-            self.explicit_ids,
-            self.behind,
-            self.order,
-        )
-        return as_drawn(found) if self._drawn else found
+        return derived(self, classes=self.classes.lists[number], blocks=blocks)
 
     def by_id(self, ids: ArrayLike) -> NoisyLabels:
         """Choose the rows with these ids, in this order.
@@ -611,10 +582,7 @@ class NoisyLabels:
     @property
     def evidenced(self) -> NDArray[np.bool_]:
         """True for rows that have at least one draw: (n,) bool."""
-        found = np.zeros(self.n_rows, bool)
-        for block in self.blocks:
-            found[block.rows] = True
-        return found
+        return np.asarray(self._draws > 0)
 
     def log_likelihood(
         self, rows: Any = None, dtype: DTypeLike = "float32"
@@ -646,8 +614,7 @@ class NoisyLabels:
     def likelihood(self, rows: Any = None, dtype: DTypeLike = "float32") -> NDArray[np.floating]:
         """Compute P[outputs | y], up to a factor for each row: (len(rows), K), with maximum 1 in
         each row."""
-        found: NDArray[np.floating] = np.exp(self.log_likelihood(rows, dtype))
-        return found
+        return np.asarray(np.exp(self.log_likelihood(rows, dtype)))
 
     def posterior(self, prior: ArrayLike | None = None) -> NDArray[np.float64]:
         """Compute P[y | outputs] under a prior.
@@ -683,13 +650,18 @@ class NoisyLabels:
         # Salted by the runs, so that the ties of a row are broken independently in independent
         # draws.
         salt = "hard/" + "/".join(receipt.run_id for receipt in self.receipts)
-        if prior is None and len(self.blocks) == 1 and len(self.blocks[0].rows) == self.n_rows:
-            return self._hard_codes_of_one_draw(self.blocks[0], salt)
-        codes = np.empty(self.n_rows, np.int64)
+        codes, draws = np.full(self.n_rows, -1), self._draws
+        # A label that a row's only draw has released is taken: with a single candidate (RRWithPrior
+        # with k = 1) all classes are equally likely, and the tie-break would ignore the output.
+        for block in self.blocks:
+            if prior is None and block.law.kind == "label":
+                once = draws[block.rows] == 1
+                codes[block.rows[once]] = block.outputs[once]
+        left = np.flatnonzero(codes < 0)
         weights = None if prior is None else _as_prior(prior, self.n_rows, self.n_classes)
         step = max(1, CELLS // self.n_classes)
-        for start in range(0, self.n_rows, step):
-            batch = slice(start, min(start + step, self.n_rows))
+        for start in range(0, len(left), step):
+            batch = left[start : start + step]
             score = self.log_likelihood(batch, "float64")
             if weights is not None:
                 with np.errstate(divide="ignore"):
@@ -701,18 +673,6 @@ class NoisyLabels:
             # class, as argmax has.
             pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
             codes[batch] = np.argmax(best.cumsum(axis=1) > pick[:, None].astype(np.int64), axis=1)
-        return codes if prior is not None else self._with_released(codes)
-
-    def _with_released(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Replace the codes of rows that were drawn once by a law that releases labels with these
-        labels."""
-        # With a single candidate (RRWithPrior with k = 1) all classes are equally likely, and the
-        # tie-break would ignore the output.
-        draws = self._draws
-        for block in self.blocks:
-            if block.law.kind == "label":
-                once = draws[block.rows] == 1
-                codes[block.rows[once]] = block.outputs[once]
         return codes
 
     @property
@@ -722,19 +682,6 @@ class NoisyLabels:
             np.concatenate([np.empty(0, np.int64), *(block.rows for block in self.blocks)]),
             minlength=self.n_rows,
         )
-
-    def _hard_codes_of_one_draw(self, block: Block, salt: str) -> NDArray[np.int64]:
-        """Compute `hard_codes` of a single draw from labels or sets directly, without an (n, K)
-        table of likelihoods."""
-        codes = np.empty(self.n_rows, np.int64)
-        if block.law.kind == "label":
-            codes[block.rows] = block.outputs
-            return codes
-        for part in block.batches():
-            likeliest = part.law.likeliest(part.outputs, part.side)
-            pick = public_hash(salt, self.ids[part.rows]) % set_sizes(likeliest).astype(np.uint64)
-            (codes[part.rows],) = select_members(likeliest, pick.astype(np.int32))
-        return codes
 
     def released(self) -> NDArray[np.generic]:
         """Return what each row's law has released, in the unit of the classes: a label, or a
@@ -951,11 +898,7 @@ class NoisyLabels:
                 place >= 0,
             )
             raw[block.rows] = pack(block.law, block.outputs, block.side)
-            validity = (
-                None
-                if present is None
-                else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-            )
+            validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
             columns[f"evidence_{i}"] = pa.FixedSizeBinaryArray.from_buffers(
                 pa.binary(raw.shape[1]),
                 len(raw),

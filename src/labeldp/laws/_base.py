@@ -601,7 +601,9 @@ def exact_epsilon(matrix: ArrayLike) -> float:
     >>> exact_epsilon([[0.75, 0.25], [0.25, 0.75]])
     1.0986122886681098
     """
-    values = np.asarray(matrix, dtype=object if _holds_fractions(matrix) else np.float64)
+    values = np.asarray(matrix, dtype=object)
+    if not any(isinstance(v, Fraction) for v in values.flat):
+        values = values.astype(np.float64)
     if values.ndim != 2 or not values.size or not all(0 <= v < math.inf for v in values.flat):
         raise InvalidInput(
             "Expected a matrix (K, n_outputs) of finite probabilities >= 0, got shape"
@@ -613,10 +615,6 @@ def exact_epsilon(matrix: ArrayLike) -> float:
         return math.inf
     ratios = (Fraction(h) / Fraction(v) for h, v in zip(high[used], low[used], strict=True))
     return log_ceil(max(ratios, default=Fraction(1)))
-
-
-def _holds_fractions(matrix: ArrayLike) -> bool:
-    return any(isinstance(v, Fraction) for v in np.asarray(matrix, dtype=object).flat)
 
 
 # The registry of laws, and the only place that parses names such as "rr-top-k:3"

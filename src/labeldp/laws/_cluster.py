@@ -35,7 +35,6 @@ from labeldp.laws._exact import (
     by_chunks,
     exp_floor,
     log_quotient,
-    log_ratio,
     multiply,
     prior_chunks,
     quantise,
@@ -45,8 +44,6 @@ from labeldp.laws._exact import (
 from labeldp.laws._response import (
     respond_to_all,
     response_information,
-    response_profile,
-    response_table,
     response_words,
 )
 
@@ -132,10 +129,7 @@ class ClusterRR(Law):
                 0.5 / self.n_classes if self.floor is None else self.floor, self.n_classes
             ),
         )
-        if not isinstance(self.realised, bool):
-            raise InvalidInput(
-                f"Expected realised to be True or False, got {_validate.shown(self.realised)}."
-            )
+        _validate.boolean(realised=self.realised)
         if self.is_uniform:
             response_words(self.epsilon, self.n_classes)
         elif resampling_words(self.epsilon, self._least) >= WORD:
@@ -169,7 +163,7 @@ class ClusterRR(Law):
         if self.is_uniform:
             as_prior(prior, self.n_classes)
             return {}
-        return by_chunks(prior, self.n_classes, {"q": self.layout()["q"]}, self._decide)
+        return by_chunks(prior, self.n_classes, self.layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         """Divide each row into 2^32 parts, with at least the floor for each class."""
@@ -189,11 +183,14 @@ class ClusterRR(Law):
         parts[every, weights.argmax(axis=1)] += GRID - parts.sum(axis=1)
         return {"q": parts.astype(np.uint32)}
 
-    def resampling(self, side: Side) -> U64:
+    def resampling(self, side: Side, n_rows: int) -> U64:
         """Compute each row's L, the number of resampling words: (n,) uint64. lambda is L / 2^64."""
+        if self.is_uniform:
+            every = self.n_classes * response_words(self.epsilon, self.n_classes)[1]
+            return np.full(n_rows, every, dtype=np.uint64)
         q = side["q"]
         if not self.realised:
-            return np.full(len(q), resampling_words(self.epsilon, self._least), dtype=np.uint64)
+            return np.full(n_rows, resampling_words(self.epsilon, self._least), dtype=np.uint64)
         fraction, exponent = np.frexp(q.min(axis=1, initial=GRID - 1).astype(np.float64))
         coarse = np.ldexp(np.floor(np.ldexp(fraction, _BITS)), exponent - _BITS)
         found, place = np.unique(np.maximum(np.floor(coarse), self._least), return_inverse=True)
@@ -212,41 +209,39 @@ class ClusterRR(Law):
         edges[:, 1:-1] = (high << np.uint64(32)) | (low >> np.uint64(32))
         return edges
 
-    def cells(self, side: Side) -> tuple[U64, U64]:
+    def cells(self, side: Side, n_rows: int) -> tuple[U64, U64]:
         """Count the words that keep the label, (n,) uint64, and those that draw each class, (n, K)
         uint64."""
-        resampling = self.resampling(side)
+        resampling = self.resampling(side, n_rows)
+        if self.is_uniform:
+            each = resampling[:, None] // np.uint64(self.n_classes)
+            return _rest(resampling), np.repeat(each, self.n_classes, axis=1)
         return _rest(resampling), np.diff(self._edges(side, resampling), axis=1)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         r = words.take(0)
         if self.is_uniform:
             return respond_to_all(labels, r, self.epsilon, self.n_classes)
-        self._require_parts(side["q"])
-        resampling = self.resampling(side)
+        q = side["q"]
+        if not ((q >= self._least).all() and (q.sum(axis=1, dtype=np.uint64) == GRID).all()):
+            raise InvalidInput(
+                "Expected a distribution in parts of 2^32, none below the floor; the side was"
+                " changed. Prepare it again."
+            )
+        resampling = self.resampling(side, len(labels))
         # Both outcomes are computed for each row. Only `where` reads the label, so time reveals
         # nothing.
         kept, out = _rest(resampling), np.empty(len(labels), dtype=np.int32)
         for rows in prior_chunks(len(labels), self.n_classes):
-            edges = self._edges({"q": side["q"][rows]}, resampling[rows])
+            edges = self._edges({"q": q[rows]}, resampling[rows])
             drawn = (edges[:, 1:-1] <= (r[rows] - kept[rows])[:, None]).sum(axis=1, dtype=np.int32)
             out[rows] = np.where(
                 r[rows] < kept[rows], labels[rows].astype(np.int32, copy=False), drawn
             )
         return out
 
-    def _require_parts(self, q: Array) -> None:
-        if not ((q >= self._least).all() and (q.sum(axis=1, dtype=np.uint64) == GRID).all()):
-            raise InvalidInput(
-                "Expected a distribution in parts of 2^32, none below the floor; the side was"
-                " changed. Prepare it again."
-            )
-
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.where(self.members(outputs, side), 0.0, log_ratio(b, a))
-        kept, cells = self.cells(side)
+        kept, cells = self.cells(side, len(outputs))
         drawn = np.take_along_axis(cells, np.asarray(outputs, dtype=np.int64)[:, None], axis=1)[
             :, 0
         ]
@@ -257,10 +252,7 @@ class ClusterRR(Law):
         )
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.full(len(outputs), a / WORD), np.full(len(outputs), b / WORD)
-        kept, cells = self.cells(side)
+        kept, cells = self.cells(side, len(outputs))
         equal = (cells == cells[:, :1]).all(axis=1)
         own, other = (
             (kept + cells[:, 0]).astype(np.float64) / WORD,
@@ -296,11 +288,8 @@ class ClusterRR(Law):
         The modified loss of Esfandiari et al. 2021, with the closed-form inverse, which the paper
         bounds.
         """
-        if self.is_uniform:
-            q = np.full((1, self.n_classes), 1.0 / self.n_classes)
-        else:
-            cells = self.cells(side)[1]
-            q = cells / cells.sum(axis=1, keepdims=True, dtype=np.uint64)
+        cells = self.cells(side, len(outputs))[1]
+        q = cells / cells.sum(axis=1, keepdims=True, dtype=np.uint64)
         unbiased = self._kept(outputs, side)[:, None]
         keep = (
             unbiased
@@ -311,18 +300,13 @@ class ClusterRR(Law):
 
     def _kept(self, outputs: Array, side: Side) -> Floats:
         """Compute 1 - lambda of each row: (n,)."""
-        if self.is_uniform:
-            a, b = response_words(self.epsilon, self.n_classes)
-            return np.full(len(outputs), (a - b) / WORD)
-        return np.asarray(_rest(self.resampling(side)).astype(np.float64) / WORD)
+        return np.asarray(_rest(self.resampling(side, len(outputs))).astype(np.float64) / WORD)
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
         # The released label changes only the term of its own loss.
         return np.asarray(np.ptp(losses, axis=1) / self._kept(outputs, side))
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        if self.is_uniform:
-            return response_profile(self.epsilon, self.n_classes, self.n_classes)
         kept, cells = self._row(side_row)
         counts = {c: cells.count(c) for c in sorted(set(cells))}
         kinds = [(a, "kept", a, kept + a, 1) for a in counts]
@@ -338,7 +322,7 @@ class ClusterRR(Law):
         )
 
     def _row(self, side_row: Side) -> tuple[int, list[int]]:
-        kept, cells = self.cells({"q": side_row["q"][None]})
+        kept, cells = self.cells({name: value[None] for name, value in side_row.items()}, 1)
         return int(kept[0]), [int(c) for c in cells[0]]
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -354,8 +338,6 @@ class ClusterRR(Law):
                 f"Expected a matrix of at most {MAX_CELLS} cells, got {k} x {k}. Use profile or"
                 " log_likelihood instead."
             )
-        if self.is_uniform:
-            return response_table(self.epsilon, k, np.ones(k, dtype=np.bool_))
         kept, cells = self._row(side_row)
         values = tuple(Fraction(p, WORD) for p in [*cells, *(kept + c for c in cells)])
         index = np.tile(np.arange(k, dtype=np.uint16), (k, 1))
@@ -370,7 +352,7 @@ class ClusterRR(Law):
                 np.ones_like(prior, dtype=np.bool_),
                 np.full(len(prior), self.n_classes),
             )
-        kept, cells = (part.astype(np.float64) / WORD for part in self.cells(side))
+        kept, cells = (part.astype(np.float64) / WORD for part in self.cells(side, len(prior)))
         own = kept[:, None] + cells
         out = kept[:, None] * prior + cells
         beside = np.maximum(1.0 - prior, 0.0)

@@ -153,20 +153,15 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
 
         """
         _validate.one_of(SPLITS, split=split)
-        if split == "joint":
-            return self._joint(epsilon, law)
-        kind = OneColumn if split == "one" else Independent
-        return kind(len(self), epsilon, self.sizes, self._laws(law))
-
-    def _laws(self, law: str | Sequence[str] | None) -> tuple[str, ...]:
-        if law is None:
-            return tuple(
-                law_of_numbers(len(values)) if isinstance(values, Grid) else "subset"
-                for values in self.lists
-            )
-        return (law,) * len(self.names) if isinstance(law, str) else tuple(law)
-
-    def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
+        if split != "joint":
+            if law is None:
+                law = [
+                    law_of_numbers(len(values)) if isinstance(values, Grid) else "subset"
+                    for values in self.lists
+                ]
+            laws = (law,) * len(self.names) if isinstance(law, str) else tuple(law)
+            kind = OneColumn if split == "one" else Independent
+            return kind(len(self), epsilon, self.sizes, laws)
         if law is not None and not isinstance(law, str):
             raise InvalidInput(
                 "Expected the name of one law of the combinations with split='joint', got"
@@ -341,7 +336,19 @@ def class_facts(classes: tuple[object, ...]) -> dict[str, object]:
 def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
     """Read classes from the data of `class_facts`."""
     if "columns" not in facts:
-        return _grid.classes_of(facts)
+        listed = tuple(facts["classes"])
+        if "grid" not in facts:
+            return listed
+        try:
+            grid = Grid(**facts["grid"])
+        except TypeError:
+            grid = None
+        if grid != listed:
+            raise InvalidInput(
+                "Expected the classes to be the points of the grid that is named beside them, got"
+                " others. Restore the file."
+            )
+        return grid
     lists = [
         Grid(**each["grid"]) if isinstance(each, Mapping) else tuple(each)
         for each in facts["classes"]
@@ -418,11 +425,6 @@ class _OfColumns(Law):
             .reshape(len(outputs), self._edges[column + 1] - self._edges[column])
         )
 
-    def _output(self, column: int, outputs: Array) -> Array:
-        kind, shape = self.parts[column].layout()["output"]
-        raw = np.ascontiguousarray(outputs[:, self._edges[column] : self._edges[column + 1]])
-        return raw.view(kind.newbyteorder("<")).astype(kind).reshape(len(raw), *shape)
-
     @staticmethod
     def _side(column: int, side: Side) -> dict[str, Array]:
         start = f"{column}."
@@ -477,7 +479,10 @@ class _OfColumns(Law):
         asked about it, and the mask of these."""
         asked = self._asked(number, len(outputs), side)
         part = {name: values[asked] for name, values in self._side(number, side).items()}
-        return self.parts[number], self._output(number, outputs[asked]), part, asked
+        kind, shape = self.parts[number].layout()["output"]
+        raw = np.ascontiguousarray(outputs[asked, self._edges[number] : self._edges[number + 1]])
+        drawn = raw.view(kind.newbyteorder("<")).astype(kind).reshape(len(raw), *shape)
+        return self.parts[number], drawn, part, asked
 
     def _asked(self, number: int, n_rows: int, side: Side) -> NDArray[np.bool_]:
         return np.ones(n_rows, bool)
@@ -547,7 +552,12 @@ class Independent(_OfColumns):
         # Of the float's binary and its decimal value the smaller one is divided: the sum must be
         # within both.
         total = min(Fraction(self.epsilon), exact(self.epsilon))
-        return [_share_of(total / len(self.sizes))] * len(self.sizes)
+        share = float_down(total / len(self.sizes), binary=True)
+        # also within the share as the decimal number that the float shows
+        while exact(share) * len(self.sizes) > total:
+            share = math.nextafter(share, 0.0)
+        fix = "The share of a column is too small; use fewer columns."
+        return [_validate.positive(epsilon=share, fix=fix)] * len(self.sizes)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
         drawn = [
@@ -623,7 +633,16 @@ class Independent(_OfColumns):
             raise InvalidInput(
                 "Expected few columns to list the cells of, got many. Use the profiles of `parts`."
             )
-        return tuple(_product(cells) for cells in itertools.product(*found))
+        return tuple(
+            Cell(
+                " & ".join(cell.label for cell in cells),
+                " & ".join(cell.output for cell in cells),
+                " & ".join(cell.relation for cell in cells),
+                math.prod((cell.probability for cell in cells), start=Fraction(1)),
+                math.prod(cell.outputs for cell in cells),
+            )
+            for cells in itertools.product(*found)
+        )
 
     def table(self, side_row: Side) -> Table:
         tables = [
@@ -836,13 +855,8 @@ class ColumnCounts(Law):
             & (outputs.sum(axis=1) == self.size)
         )
 
-    @property
-    def _lacking(self) -> float:
-        """The likelihood of a combination outside the set, relative to one inside: q / p."""
-        return math.exp(self._whole._lacks)
-
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        ratio = self._lacking
+        ratio = math.exp(self._whole._lacks)  # of a combination outside the set to one inside
         found = np.log(self.others * ratio + outputs * -math.expm1(self._whole._lacks))
         return np.asarray(found - found.max(axis=1, keepdims=True))
 
@@ -1011,17 +1025,6 @@ class _Lane:
         return _Lane(self._words.select(rows), self._lane, self._lanes)
 
 
-def _share_of(value: Fraction) -> float:
-    share = float_down(value, binary=True)
-    # Also within the share as the decimal number that the float shows.
-    while exact(share) > value:
-        share = math.nextafter(share, 0.0)
-    return _validate.positive(
-        epsilon=share,
-        fix="The share of a column is too small; use fewer columns.",
-    )
-
-
 def _marginal(prior: ArrayLike, sizes: Sequence[int], column: int) -> Floats:
     """Add up weights of combinations, (n, K), for each class of a column: (n, K_l)."""
     array = np.asarray(prior)
@@ -1030,16 +1033,6 @@ def _marginal(prior: ArrayLike, sizes: Sequence[int], column: int) -> Floats:
     shaped = array.reshape(len(array), *sizes)
     return np.asarray(
         shaped.sum(axis=tuple(a + 1 for a in range(len(sizes)) if a != column), dtype=np.float64)
-    )
-
-
-def _product(cells: Sequence[Cell]) -> Cell:
-    return Cell(
-        " & ".join(cell.label for cell in cells),
-        " & ".join(cell.output for cell in cells),
-        " & ".join(cell.relation for cell in cells),
-        math.prod((cell.probability for cell in cells), start=Fraction(1)),
-        math.prod(cell.outputs for cell in cells),
     )
 
 

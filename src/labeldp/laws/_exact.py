@@ -127,16 +127,13 @@ class Words(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows of the chunk."""
-        ...
 
     def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
         """Return word number `counter` of every row, or of the rows at these positions:
         (len(rows),) uint64."""
-        ...
 
     def select(self, rows: NDArray[np.intp]) -> "Words":
         """Return the streams of the rows at these positions, as a chunk of its own."""
-        ...
 
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -267,8 +264,7 @@ def set_bytes(n_classes: int) -> int:
 
 def pack_sets(mask: NDArray[np.bool_]) -> Bits:
     """Pack (n, K) bool to (n, ceil(K/8)) uint8."""
-    bits: Bits = np.packbits(mask, axis=1, bitorder="little")
-    return bits
+    return np.asarray(np.packbits(mask, axis=1, bitorder="little"))
 
 
 def pack_columns(mask: NDArray[np.bool_]) -> Bits:
@@ -285,8 +281,7 @@ def unpack_sets(packed: Bits, n_classes: int) -> NDArray[np.bool_]:
     bits: Bits = np.unpackbits(
         packed.astype(np.uint8, copy=False), axis=1, count=n_classes, bitorder="little"
     )
-    mask: NDArray[np.bool_] = bits.view(np.bool_)
-    return mask
+    return np.asarray(bits.view(np.bool_))
 
 
 def full_set(n_classes: int) -> Bits:
@@ -486,13 +481,13 @@ def prior_chunks(n_rows: int, n_classes: int, most: int | None = None) -> Iterat
 def by_chunks(
     prior: object,
     n_classes: int,
-    like: dict[str, tuple[np.dtype, tuple[int, ...]]],
+    layout: dict[str, tuple[np.dtype, tuple[int, ...]]],
     decide: Callable[[Array], dict[str, Array]],
 ) -> dict[str, Array]:
     """Apply `decide` to chunks of the prior and join the side arrays.
 
-    `like` has the dtype and shape of one row of each side array. Memory: the side, and a few chunks
-    of 2 MiB.
+    `layout` is the law's: it has the dtype and shape of one row of each side array. Memory: the
+    side, and a few chunks of 2 MiB.
     """
     array = as_prior(prior, n_classes)
     # A row that is broadcast (stride 0), such as the uniform prior, is decided once, and its side
@@ -504,7 +499,9 @@ def by_chunks(
             for name, value in one.items()
         }
     side: dict[str, Array] = {
-        name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()
+        name: np.empty((len(array), *shape), dtype)
+        for name, (dtype, shape) in layout.items()
+        if name != "output"
     }
     for rows in prior_chunks(len(array), n_classes):
         for name, value in decide(array[rows]).items():

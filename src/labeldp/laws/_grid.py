@@ -5,12 +5,12 @@ number is rounded."""
 import contextlib
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -171,27 +171,9 @@ def as_classes(values: Sequence[object]) -> tuple[object, ...]:
     return values if isinstance(values, Grid) else tuple(map(plain_value, values))
 
 
-def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
-    """Read classes back from the JSON data that has them as "classes" and, if they are a `Grid`,
-    its range as "grid"."""
-    listed = tuple(facts["classes"])
-    if "grid" not in facts:
-        return listed
-    try:
-        grid = Grid(**facts["grid"])
-    except TypeError:
-        grid = None
-    if grid != listed:
-        raise InvalidInput(
-            "Expected the classes to be the points of the grid that is named beside them, got"
-            " others. Restore the file."
-        )
-    return grid
-
-
 def grid_facts(classes: Sequence[object]) -> dict[str, object]:
-    """Return what `classes_of` reads besides the list of classes: the range under "grid" if they
-    are a `Grid`, else nothing."""
+    """Return what is kept of classes besides their list: the range under "grid" if they are a
+    `Grid`, else nothing."""
     return {"grid": classes.to_dict()} if isinstance(classes, Grid) else {}
 
 

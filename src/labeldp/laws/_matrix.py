@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from labeldp.laws._base import Cell, Law, Side, Table, range_over
-from labeldp.laws._exact import Array, Floats, Words, as_prior
+from labeldp.laws._exact import Array, Floats, Words, as_prior, set_bytes
 
 Rows = tuple[tuple[int | Fraction, ...], ...]
 """For each of K labels the exact probability of each output, in units of 1 / `_whole`: K rows of m,
@@ -19,7 +19,8 @@ each of which sums to `_whole`."""
 
 
 class WithoutSide(Law):
-    """Base of laws without a side; by default their output is the number of one of m outputs."""
+    """Base of laws without a side: their output is a packed set of classes, or by default one of m
+    numbers."""
 
     uses_prior: ClassVar[bool] = False
 
@@ -28,6 +29,8 @@ class WithoutSide(Law):
         return {}
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        if self.kind == "set":
+            return {"output": (np.dtype(np.uint8), (set_bytes(self.n_classes),))}
         return {"output": (np.dtype(np.int32), ())}
 
 

@@ -258,10 +258,8 @@ def _solved(n_classes: int, epsilon: float, prior: tuple[float, ...] | None) -> 
     ratio = exp_floor(min(epsilon, _LARGEST))
     weights = np.ones(n_classes) if prior is None else np.array(prior)
     found = unbiased_staircase(np.arange(n_classes, dtype=np.float64), weights, float(ratio))
-    shares = tuple(
-        float(share)
-        for share in found.shares * _SPARE / _row_sum(found.high, found.shares, float(ratio))
-    )
+    sums = (np.where(found.high, float(ratio), 1.0) * found.shares[:, None]).sum(axis=0)
+    shares = tuple((found.shares * _SPARE / sums.max()).tolist())  # the sums are 1 up to rounding
     sets = tuple(bytes(row).hex() for row in pack_sets(found.high))
     rows = _staircase_words(n_classes, epsilon, shares, sets)
     values = _apart(rows, found.values)
@@ -288,11 +286,6 @@ def _apart(rows: WordRows, values: Floats) -> list[float]:
     for lower, upper in pairwise(order):
         found[upper] = max(found[upper], math.nextafter(found[lower], math.inf))
     return found
-
-
-def _row_sum(high: NDArray[np.bool_], shares: Floats, ratio: float) -> float:
-    """Compute the largest sum of a row, 1 up to rounding."""
-    return float((np.where(high, ratio, 1.0) * shares[:, None]).sum(axis=0).max())
 
 
 @lru_cache(maxsize=64)

@@ -178,9 +178,6 @@ class PriorBins(Law):
             lacks[rows] = log_ratio(b, a)
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, lacks[:, None])
 
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own, other = self.chances(side)
         single = self.counts(side) == self.n_classes  # each class is a bin: randomized response

@@ -204,7 +204,7 @@ class _OnCandidates(Law):
         """Choose the candidates of some rows of a prior."""
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
+        return by_chunks(prior, self.n_classes, self.layout(), self._decide)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         return respond(
@@ -254,9 +254,6 @@ class _OnCandidates(Law):
         return response_information(
             self.epsilon, prior, unpack_sets(side["candidates"], self.n_classes), side["size"]
         )
-
-    def _side_layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {name: value for name, value in self.layout().items() if name != "output"}
 
 
 @dataclass(frozen=True)
@@ -362,8 +359,6 @@ class RRWithPrior(_OnCandidates):
 Ints = NDArray[np.int32]
 
 _ROWS = 1 << 15  # rows at a time, with a few buffers of 128 KiB
-_SINGLE = 1 << 12  # up to this e^epsilon + K, single precision decides the cell of almost every row
-_DOUBLE = 1 << 30  # up to this one, double precision does, and numbers of cells fit into 32 bits
 
 
 @lru_cache(maxsize=1 << 17)
@@ -448,88 +443,18 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
     """Draw randomized response on all classes: the same outputs as those of `respond`, but
     faster."""
     # Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and number K - 2 - q
-    # of the other classes is released; q > K - 2 keeps the label. A 64-bit division is slow, so q
-    # is computed in floating point from the upper half of the word, with certified lower and upper
-    # bounds; the few rows where the bounds disagree are divided in integers. Which rows these are
-    # depends on the words alone.
-    a, b = response_words(epsilon, n_classes)
+    # of the other classes is released; q > K - 2 keeps the label, by arithmetic without a branch
+    # that time would reveal.
+    b = np.uint64(response_words(epsilon, n_classes)[1])
     out = np.empty(len(r), dtype=np.int32)
-    total = WORD / b  # e^epsilon + K - 1, the number of cells
-    if n_classes < 2 or total > _DOUBLE:
-        for start in range(0, len(r), _ROWS):
-            part = slice(start, start + _ROWS)
-            out[part] = _by_division(labels[part], r[part], a, b)
-        return out
-    finder = _Finder(b, n_classes, np.float32 if total < _SINGLE else np.float64)
     for start in range(0, len(r), _ROWS):
-        part = slice(start, start + _ROWS)
-        finder.run(labels[part], r[part], out[part])
+        rows = slice(start, start + _ROWS)
+        y = labels[rows].astype(np.int32, copy=False)
+        cell = ~r[rows] // b
+        other = np.int32(n_classes - 2) - cell.astype(np.int32)
+        other += other >= y
+        out[rows] = other + (cell >= n_classes - 1) * (y - other)
     return out
-
-
-def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
-    """Draw by the definition, with one integer division a row."""
-    keep = r <= np.uint64(a - 1)
-    other = np.where(
-        keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)
-    ).astype(np.int32)
-    y = labels.astype(np.int32, copy=False)
-    return np.where(keep, y, other + (other >= y))
-
-
-class _Finder:
-    """The buffers and constants of `respond_to_all` for one law."""
-
-    def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
-        scale = 2.0**32 / b  # cells per unit of the upper half
-        # x = (v + 2^31) scale, where v is the upper half of r' minus 2^31. The lower half adds less
-        # than `scale`. The conversion, the product, both constants and the sums are each off by at
-        # most half an ulp of the largest x: together below 4 ulp; 8 are used.
-        slack = 8 * float(np.finfo(dtype).eps) * (WORD / b + 1)
-        self.b, self.k = np.uint64(b), n_classes
-        self.scale, self.low, self.gap = (
-            dtype(scale),
-            dtype(2.0**31 * scale - slack),
-            dtype(scale + 2 * slack),
-        )
-        self.x = np.empty(_ROWS, dtype=dtype)
-        self.cell, self.other = np.empty(_ROWS, dtype=np.int32), np.empty(_ROWS, dtype=np.int32)
-        self.doubt = np.empty(_ROWS, dtype=np.bool_)
-
-    def run(self, labels: NDArray[np.integer], r: U64, out: Ints) -> None:
-        """Draw the outputs of at most _ROWS rows into `out`."""
-        n = len(r)
-        q, other = self.cell[:n], self.other[:n]
-        self._find(r, q, other)
-        y = labels.astype(np.int32, copy=False)
-        np.add(y, q, out=other)
-        np.subtract(other, np.int32(self.k - 1), out=other)
-        # -1 where the other class, K - 2 - q, is y or above, else 0
-        np.right_shift(other, np.int32(31), out=other)
-        np.subtract(np.int32(self.k - 2), q, out=q)
-        np.subtract(q, other, out=out)
-        np.right_shift(q, np.int32(31), out=q)  # -1 where the label is kept, else 0
-        np.bitwise_xor(out, y, out=other)
-        np.bitwise_and(other, q, out=other)
-        # out = y if the label is kept, without a branch that time would reveal
-        np.bitwise_xor(out, other, out=out)
-
-    def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
-        """Compute the cell of each word, counted from the top, into q."""
-        x, doubt = self.x[: len(r)], self.doubt[: len(r)]
-        upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
-        # v: the upper half of r' = ~r, minus 2^31 to fit a signed number
-        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)
-        np.copyto(x, q, casting="unsafe")
-        np.multiply(x, self.scale, out=x)
-        np.add(x, self.low, out=x)
-        np.copyto(q, x, casting="unsafe")  # x > -1, so truncation rounds down
-        np.add(x, self.gap, out=x)
-        np.copyto(scratch, x, casting="unsafe")
-        np.not_equal(q, scratch, out=doubt)
-        if doubt.any():
-            rows = np.flatnonzero(doubt)
-            q[rows] = (~r[rows] // self.b).astype(np.int32)
 
 
 # The candidates of RRWithPrior
@@ -569,19 +494,16 @@ def best_candidates(
     bound, size = _on_columns(columns, gain)
     if len(columns) == values.shape[1]:
         return pack_columns(columns > bound), size
-    inside = values > _unscaled(bound, scale, values.dtype)[:, None]
+    # the bound on the scale of the prior, lowered by one whole number and a few ulps, so that
+    # rounding drops no candidate
+    slack = 1.0 - 8.0 * float(np.finfo(values.dtype).eps)
+    unscaled = np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(values.dtype)
+    inside = values > unscaled[:, None]
     count = set_sizes(pack_sets(inside))
     survivors = np.rint(np.multiply(values[inside], np.repeat(scale, count), dtype=np.float64))
     bound, size = _on_survivors(survivors, count, bound, gain)
     inside[inside] = survivors > np.repeat(bound, count)
     return pack_sets(inside), size
-
-
-def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
-    """Convert a bound to the scale of the prior, lowered by one whole number and a few ulps, so
-    that rounding drops no candidate."""
-    slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
-    return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
 
 
 def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:

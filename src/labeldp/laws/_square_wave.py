@@ -34,7 +34,6 @@ from labeldp.laws._exact import (
     exp_floor,
     log_ratio,
     pack_sets,
-    set_bytes,
     unpack_sets,
     whole_above,
 )
@@ -214,9 +213,6 @@ class SquareWave(WithoutSide):
             for relation, words, n in counts
             if n
         )
-
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.uint8), (set_bytes(self.n_classes),))}
 
     def table(self, side_row: Side) -> Table:
         k, d = self.n_classes, self.width

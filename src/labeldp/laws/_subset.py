@@ -27,6 +27,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion, proper_size
 from labeldp.laws._exact import (
@@ -152,9 +153,6 @@ class SubsetSelection(WithoutSide):
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, self._lacks)
 
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own = Fraction(inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
         other = (self.set_size - own) / (self.n_classes - 1)
@@ -171,9 +169,6 @@ class SubsetSelection(WithoutSide):
             Cell("class", "set", "contains", Fraction(m, WORD * with_label), with_label),
             Cell("class", "set", "lacks", Fraction(WORD - m, WORD * without), without),
         )
-
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.uint8), (set_bytes(self.n_classes),))}
 
     def table(self, side_row: Side) -> Table:
         k, d = self.n_classes, self.set_size
@@ -193,16 +188,13 @@ class SubsetSelection(WithoutSide):
     def _information(self, prior: Floats, side: Side) -> Floats:
         if (prior != 1.0 / self.n_classes).any():
             return super()._information(prior, side)
-        return np.full(len(prior), uniform_information(self.epsilon, self.n_classes, self.set_size))
-
-
-def uniform_information(epsilon: float, n_classes: int, size: int) -> float:
-    """Compute the mutual information of subset selection under a uniform prior, in nats."""
-    m = inside_words(epsilon, n_classes, size)
-    inside = m / WORD
-    return inside * log_ratio(m * n_classes, WORD * size) + (1 - inside) * log_ratio(
-        (WORD - m) * n_classes, WORD * (n_classes - size)
-    )
+        m, k, d = (
+            inside_words(self.epsilon, self.n_classes, self.set_size),
+            self.n_classes,
+            self.set_size,
+        )
+        contains, lacks = log_ratio(m * k, WORD * d), log_ratio((WORD - m) * k, WORD * (k - d))
+        return np.full(len(prior), m / WORD * contains + (1 - m / WORD) * lacks)
 
 
 def _complete(
@@ -252,8 +244,8 @@ class _Split(Law):
         side: dict[str, Array] = {
             name: np.empty((len(array), *shape), kind)
             for name, (kind, shape) in self.layout().items()
+            if name != "output"
         }
-        del side["output"]
         for rows in prior_chunks(len(array), self.n_classes):
             for name, values in self._ask(
                 quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))
@@ -262,14 +254,15 @@ class _Split(Law):
         return side
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
-        return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
+        # the set or its complement: the one that holds the label if r < m, else the other
+        truthful = words.take(0) < np.uint64(inside_words(self.epsilon, 2, 1))
+        first = sets_contain(side["split"], labels, self.n_classes) == truthful
+        every = full_set(self.n_classes)
+        return np.asarray(side["split"] ^ np.where(first[:, None], np.uint8(0), every))
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         m = inside_words(self.epsilon, 2, 1)
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
-
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
@@ -334,12 +327,7 @@ class PriorSplit(_Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.ordered, (bool, np.bool_)):
-            raise InvalidInput(
-                f"Expected ordered=True or False, got {self.ordered!r}. True: the order of the"
-                " classes matters."
-            )
-        object.__setattr__(self, "ordered", bool(self.ordered))
+        _validate.boolean(ordered=self.ordered)
 
     def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
         return (
@@ -529,16 +517,6 @@ def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
     return inside
 
 
-def split_sample(
-    labels: NDArray[np.integer], r: NDArray[np.uint64], split: Bits, epsilon: float, n_classes: int
-) -> Bits:
-    """Release the split or its complement: the one that holds the label if r < m, else the
-    other."""
-    truthful = r < np.uint64(inside_words(epsilon, 2, 1))
-    first = sets_contain(split, labels, n_classes) == truthful
-    return split ^ np.where(first[:, None], np.uint8(0), full_set(n_classes))
-
-
 # AutoLaw: for every row the best law under its prior, of those that distinguish all classes
 # -----------------------------------------------
 
@@ -597,9 +575,10 @@ class AutoLaw(Law):
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         array = as_prior(prior, self.n_classes)
         stream = PlainWords(np.arange(len(array))) if words is None else words
-        like = {name: value for name, value in self.layout().items() if name != "output"}
         side: dict[str, Array] = {
-            name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()
+            name: np.empty((len(array), *shape), dtype)
+            for name, (dtype, shape) in self.layout().items()
+            if name != "output"
         }
         # A prior that all rows share is scored once; a split still draws a set for each row.
         one = self._chosen(array[:1]) if array.strides[0] == 0 and len(array) else None
@@ -685,12 +664,6 @@ class AutoLaw(Law):
         result = np.empty((len(outputs), self.n_classes))
         for code, rows, own in self._groups(side):
             result[rows] = self._parts[code].log_likelihood(self._native(code, outputs[rows]), own)
-        return result
-
-    def likeliest(self, outputs: Array, side: Side) -> Bits:
-        result = np.empty_like(outputs)
-        for code, rows, own in self._groups(side):
-            result[rows] = self._parts[code].likeliest(self._native(code, outputs[rows]), own)
         return result
 
     def _native(self, code: int, outputs: Bits) -> NDArray[np.uint8] | NDArray[np.int32]:

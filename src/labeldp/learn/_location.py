@@ -64,7 +64,7 @@ from labeldp.learn._corrections import (
 )
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.protocol._matching import take
-from labeldp.protocol.metrics import drawn_to_equal, numbers_of
+from labeldp.protocol.metrics import drawn_to_equal, points_of
 
 FOLDS = 3  # parts of the rows, each of which gets its locations from models of the others
 # scales by which a location may lie outside the range, where trees are boosted and scales chosen
@@ -890,7 +890,7 @@ class _Rows:
         counts: Floats | None = None,
     ) -> None:
         self.counts, self.total = counts, float(len(noisy) if counts is None else counts.sum())
-        self.points = numbers_of(noisy)
+        self.points = points_of(noisy.classes)
         likelihood = noisy.likelihood()
         # Sums of normal probabilities are exact to 1e-16 only: a label that is right beyond that
         # would weigh what is left of them.

@@ -22,7 +22,7 @@ from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block
 from labeldp.evidence._noisy import column_block, pack, places_of
-from labeldp.laws import Law, law_from_dict
+from labeldp.laws import law_from_dict
 from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import (
@@ -248,10 +248,9 @@ def _forgotten(read: _Read, sets: RowSets) -> list[str]:
     """Report runs with results that are missing in the history: an older copy of the ledger has
     replaced a newer one."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
-    others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
     return [
         f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back."
-        for run_id in others
+        for run_id in unknown_runs(sets.folder, lambda names: [n for n in names if n not in known])
     ]
 
 
@@ -319,16 +318,12 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
             )
         ]
     # Texts are compared, as in `Spending.body`: two different texts could round to one float.
-    facts = {
+    facts: dict[str, Any] = {
         name: getattr(receipt, name)
         for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")
-    }
-    spend: dict[str, Any] = {
-        "epsilon": repr(float(receipt.epsilon)),
-        "delta": repr(float(receipt.delta)),
-    }
+    } | {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
     charged = {**charge, "column": charged_columns(charge)}
-    wrong = [name for name, value in (facts | spend).items() if charged.get(name) != value]
+    wrong = [name for name, value in facts.items() if charged.get(name) != value]
     return (
         [
             (
@@ -362,23 +357,19 @@ def _is_charged(run: RunRecord, block: Block) -> bool:
     # of it.
     per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
     found = (block.law.n_classes, block.law.epsilon)
-    return found in (laws if run.max_rows_per_unit == 1 else per_row) or _of_columns(
-        run, drawn, block.law
-    )
-
-
-def _of_columns(run: RunRecord, drawn: Mapping[str, Any], law: Law) -> bool:
-    """Tell whether a law reads one column of what the run was charged for."""
+    if found in (laws if run.max_rows_per_unit == 1 else per_row):
+        return True
     sizes = drawn.get("sizes", ())
-    whole = law_from_dict(drawn["law"]) if sizes and "law" in drawn else None
-    if whole is None:
+    if not sizes or "law" not in drawn:
         return False
+    # or it reads one column of what the run was charged for
+    whole = law_from_dict(drawn["law"])
     row = (
         replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit))
         if run.max_rows_per_unit > 1
         else whole
     )
-    return law in laws_of_columns(row, sizes)
+    return block.law in laws_of_columns(row, sizes)
 
 
 def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
@@ -395,33 +386,17 @@ def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
     kept = store.load_noisy(block.stage) if block.stage in stages else None
     if kept is None:
         return False
-    (drawn,) = kept.blocks
-    place = places_of(ids, kept.ids[drawn.rows])
-    # The labels may be a part of the stored ones, in any order, but each must be there under its
-    # id.
-    if np.any(place < 0):
-        return False
-    if drawn.law != block.law:
-        return isinstance(kept.classes, LabelColumns) and any(
-            _is_same(view, block, kept.ids, ids)
-            for view in _views(drawn, kept.classes.sizes)
-            if view.law == block.law
-        )
-    return np.array_equal(
-        pack(drawn.law, drawn.outputs, drawn.side)[place],
-        pack(block.law, block.outputs, block.side),
-    )
-
-
-def _views(drawn: Block, sizes: Sequence[int]) -> list[Block]:
-    """Read each column of what was drawn for several; none if the law cannot be read so."""
-    try:
-        return [column_block(drawn, sizes, number) for number in range(len(sizes))]
-    except InvalidInput:
-        return []
+    (drawn,) = views = kept.blocks
+    if drawn.law != block.law and isinstance(kept.classes, LabelColumns):
+        sizes = kept.classes.sizes
+        with contextlib.suppress(InvalidInput):  # the law cannot be read column by column
+            views = tuple(column_block(drawn, sizes, number) for number in range(len(sizes)))
+    return any(view.law == block.law and _is_same(view, block, kept.ids, ids) for view in views)
 
 
 def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
+    # The labels may be a part of the stored ones, in any order, but each must be there under its
+    # id.
     place = places_of(ids, known[view.rows])
     if np.any(place < 0):
         return False
@@ -434,52 +409,29 @@ def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
 # ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What the user says that each run has spent, on every row, whose folder does not record it.
-
-    Attributes
-    ----------
-    dataset, column : str
-    epsilon : float
-    """
-
-    dataset: str
-    column: str
-    epsilon: float
-
-    @classmethod
-    def of(
-        cls, dataset: str | None, column: str | None, epsilon: float | None
-    ) -> "Statement | None":
-        """Check that all three facts are given, or none; None for none."""
-        if dataset is None and column is None and epsilon is None:
-            return None
-        if dataset is None or column is None or epsilon is None:
-            raise InvalidInput(
-                "Expected dataset, column and epsilon together for runs whose folders say nothing,"
-                " got some of them. Give all."
-            )
-        # No account has the joined names of several columns: the charge would count for none.
-        if re.search(r"(?<!\\),", column):
-            raise InvalidInput(
-                f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
-                " columns that were released together name one, and lower the budgets of the"
-                " others by this epsilon. A comma in a column's name is written \\,"
-            )
-        return cls(checked_name(dataset=dataset), column.replace("\\,", ","), epsilon)
-
-    def body(self, run_id: str) -> dict[str, object]:
-        """Return the fields of such a run's charge. Without the request's identity, a repeat of it
-        is charged anew."""
-        event, identity = LabelDraw({}, self.epsilon).to_dict(), f"adopted {run_id}"
-        return Spending(
-            self.dataset, self.column, self.epsilon, event, identity, run_id, repeatable=False
-        ).body()
+def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Spending | None:
+    """Check what the user says that each run has spent, on every row, whose folder does not record
+    it: all three facts are given, or none; None for none."""
+    if dataset is None and column is None and epsilon is None:
+        return None
+    if dataset is None or column is None or epsilon is None:
+        raise InvalidInput(
+            "Expected dataset, column and epsilon together for runs whose folders say nothing,"
+            " got some of them. Give all."
+        )
+    # No account has the joined names of several columns: the charge would count for none.
+    if re.search(r"(?<!\\),", column):
+        raise InvalidInput(
+            f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
+            " columns that were released together name one, and lower the budgets of the"
+            " others by this epsilon. A comma in a column's name is written \\,"
+        )
+    name, event = checked_name(dataset=dataset), LabelDraw({}, epsilon).to_dict()
+    return Spending(name, column.replace("\\,", ","), epsilon, event, "", "", repeatable=False)
 
 
 def adopt(
-    session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl
+    session: Session, runs_dir: Path, said: Spending | None, where: Path | LedgerUrl
 ) -> list[dict[str, object]]:
     """Charge each run that the ledger does not know, for the rows in its row set or for every row;
     see `Ledger.adopt`.
@@ -489,8 +441,9 @@ def adopt(
     session : Session
         A write transaction.
     runs_dir : Path
-    stated : Statement, optional
-        For runs whose folders do not record what they have spent.
+    said : Spending, optional
+        What `stated` has made, for runs whose folders do not record what they have spent. Without
+        the request's identity, a repeat of it is charged anew.
     where : Path or LedgerUrl
         The ledger's location, for messages.
 
@@ -505,7 +458,9 @@ def adopt(
     # facts and calls again, for all runs.
     for run_id in unknown_runs(runs_dir, session.unknown):
         found = _read(RunStore(runs_dir / run_id)) or (
-            None if stated is None else stated.body(run_id)
+            None
+            if said is None
+            else replace(said, run_id=run_id, identity=f"adopted {run_id}").body()
         )
         silent += [run_id] if found is None else []
         bodies |= {} if found is None else {run_id: found}
@@ -545,14 +500,13 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
         first = first or row.hash
     rows = body.get("rows")
     count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
-    said = {
+    return names | {
         "column": body["column"],
         "unit": body["unit"],
         "epsilon": float(str(body["epsilon"])),
         "state": state,
         "rows": count,
     }
-    return names | said
 
 
 def _read(store: RunStore) -> dict[str, object] | None:

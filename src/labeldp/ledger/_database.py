@@ -3,7 +3,7 @@
 the SQLite file that holds them.
 
 In this order: entries, and the accounts and runs that they add up to; the charge and its event;
-queries (`Session`, `Store`); SQLite; the location of a ledger.
+queries (`Session`); SQLite; the location of a ledger.
 
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle",
 "abandon"), a time and the kind's facts. Its hash covers its text and the hash of the entry before,
@@ -31,7 +31,6 @@ import shlex
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -267,12 +266,15 @@ class Balance:
 
     def to_text(self) -> str:
         """Write the sums as canonical JSON, for the table's column `facts`."""
-        sums = {
-            "budget": None if self.budget is None else str(self.budget),
-            "total": str(self.total),
-            "everywhere": str(self.everywhere),
-        }
-        return canonical_text({**sums, "unit": self.unit, "runs": self.runs})
+        return canonical_text(
+            {
+                "budget": None if self.budget is None else str(self.budget),
+                "total": str(self.total),
+                "everywhere": str(self.everywhere),
+                "unit": self.unit,
+                "runs": self.runs,
+            }
+        )
 
     @classmethod
     def from_text(cls, dataset: str, column: str, seq: int, head: str, facts: str) -> "Balance":
@@ -280,17 +282,15 @@ class Balance:
         entries are added up again."""
         try:
             data: dict[str, Any] = json.loads(facts)
-            budget = None if data["budget"] is None else Fraction(data["budget"])
-            total, everywhere = Fraction(data["total"]), Fraction(data["everywhere"])
             return cls(
                 dataset,
                 column,
                 int(seq),
                 head,
-                budget,
+                None if data["budget"] is None else Fraction(data["budget"]),
                 data["unit"],
-                total,
-                everywhere,
+                Fraction(data["total"]),
+                Fraction(data["everywhere"]),
                 int(data["runs"]),
             )
         except (ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -381,18 +381,19 @@ def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
     into the receipt."""
     facts = {
         name: body[name] for name in ("run_id", "dataset", "unit", "max_rows_per_unit", "event")
-    } | {"column": charged_columns(body)}
-    spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
+    } | {
+        "column": charged_columns(body),
+        "epsilon": float(body["epsilon"]),
+        "delta": float(body["delta"]),
+    }
     receipt = Receipt(
         **facts,
-        **spend,
         recorded=True,
         ledger_head=str(body.get(ALSO, head)),
         charged_at=body["at"],
     )
     return RunRecord(
         **facts,
-        **spend,
         identity=body["identity"],
         state="charged",
         artefact="",
@@ -471,10 +472,6 @@ class Spending:
             )
         return listed
 
-    def bodies(self) -> list[dict[str, object]]:
-        """Return the fields of the entries of this charge, one for each column."""
-        return [self.body() | {"column": checked_name(column=column)} for column in self.columns]
-
     def body(self) -> dict[str, object]:
         """Check every field, and return the fields of the charge's entry, under the joined names of
         its columns."""
@@ -537,10 +534,7 @@ class _Mechanism:
                 f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass"
                 f" {self.what}.to_dict()."
             )
-        if not (isinstance(self.unit, str) and self.unit):
-            raise InvalidInput(
-                f"Expected unit to be 'row' or a column's name, got unit={self.unit!r}."
-            )
+        checked_name(unit=self.unit)
         object.__setattr__(self, self.what, dict(mechanism))
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
@@ -717,13 +711,12 @@ class Session(ABC):
     def request_runs(self, dataset: str, column: str, identity: str) -> list[str]:
         """List the ids of the runs that were charged for one request, in the order of their
         charges."""
-        where = " AND ".join(
-            f"{self.fact(name)} = :{name}" for name in ("dataset", "column", "identity")
-        )
-        rows = self._entries(
-            f"{where} ORDER BY seq", dataset=dataset, column=column, identity=identity
-        )
-        return [str(entry_facts(row).get("run_id", "")) for row in rows]
+        names = {"dataset": dataset, "column": column, "identity": identity}
+        where = " AND ".join(f"{self.fact(name)} = :{name}" for name in names)
+        return [
+            str(entry_facts(row).get("run_id", ""))
+            for row in self._entries(f"{where} ORDER BY seq", **names)
+        ]
 
     def unknown(self, run_ids: Sequence[str]) -> list[str]:
         """List those of these run ids that no entry names."""
@@ -815,8 +808,10 @@ class Session(ABC):
 
     def balances(self) -> list[Balance]:
         """Read all stored balances, unchecked."""
-        found = self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
-        return [Balance.from_text(*row) for row in found]
+        return [
+            Balance.from_text(*row)
+            for row in self._run("SELECT dataset, label, seq, head, facts FROM {accounts}")
+        ]
 
     # Parts
     # ----------------------------------------------------------------------------------------------
@@ -850,21 +845,6 @@ class Session(ABC):
     def _run(self, statement: str, **values: object) -> Sequence[tuple[Any, ...]]:
         tables = {name: self.prefix + name for name in ("entries", "accounts", "parts")}
         return self.query(statement.format(**tables), **values)
-
-
-class Store(Protocol):
-    """The database of a ledger, which may not exist yet. A store holds no connection."""
-
-    def exists(self) -> bool:
-        """Tell whether there is a ledger. A place that cannot be reached is an error, never an
-        absent ledger."""
-
-    def reading(self) -> AbstractContextManager[Session | None]:
-        """Open a read transaction, with one consistent view; None if there is no ledger."""
-
-    def writing(self) -> AbstractContextManager[Session]:
-        """Open the only write transaction, and create a missing ledger. What was written is on disk
-        when the block ends."""
 
 
 def opening_entry() -> dict[str, object]:
@@ -939,19 +919,15 @@ class SqliteSession(Session):
 
 @dataclass(frozen=True)
 class SqliteStore:
-    """The ledger in a file of this machine."""
+    """The ledger in a file of this machine, which may not exist yet. A store holds no
+    connection."""
 
     path: Path
 
-    def exists(self) -> bool:
-        """Tell whether the file exists. A folder that cannot be read is an error, not an absent
-        ledger."""
-        with _errors(self.path):
-            return self.path.exists()
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """Open a read transaction; None if there is no file."""
+        """Open a read transaction; None if there is no file. A folder that cannot be read is an
+        error, not an absent ledger."""
         with _errors(self.path):
             if not self.path.exists():
                 yield None
@@ -1201,21 +1177,16 @@ def check_local(path: Path) -> None:
     """Refuse a ledger file on a network file system, if the system tells."""
     # Locks of SQLite do not hold between machines there: two charges could both take the last of a
     # budget.
-    kind = _kind_at(_existing(path.parent))
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    kind = _kind_at(os.path.realpath(folder))  # mounts are listed without symbolic links
     if kind is not None:
         raise LedgerError(
             f"Expected the ledger on a disk of this machine, got {path} on a network file system"
             f" ({kind}), where several machines can break it. Keep it on a local disk, or in"
             " PostgreSQL: postgresql://USER@HOST/DATABASE. Nothing was written."
         )
-
-
-def _existing(folder: Path) -> str:
-    """Return the nearest existing folder with symbolic links resolved, by which its mount is
-    found."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return os.path.realpath(folder)
 
 
 @functools.lru_cache(maxsize=64)

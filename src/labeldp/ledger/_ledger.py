@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -39,7 +39,6 @@ from labeldp.ledger._database import (
     Session,
     Spending,
     SqliteStore,
-    Store,
     canonical_text,
     checked_name,
     command_line,
@@ -57,12 +56,14 @@ from labeldp.ledger._rowset import (
     RowSetBuilder,
     RowSets,
     Spend,
-    delta_of,
     overlaps,
 )
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
+
+if TYPE_CHECKING:
+    from labeldp.ledger._postgres import PostgresStore
 
 _log = logging.getLogger("labeldp")
 
@@ -185,10 +186,7 @@ class Ledger:
             The ledger cannot be written, has another unit for the account, or is older than results
             beside it. In all four cases nothing was charged.
         """
-        if overlap not in ("charge", "refuse"):
-            raise InvalidInput(
-                f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}."
-            )
+        _validate.one_of(("charge", "refuse"), overlap=overlap)
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
         require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the
@@ -201,7 +199,7 @@ class Ledger:
         try:
             # before `writing` makes it: a refused charge must not leave an empty ledger that hides
             # the loss
-            if not store.exists():
+            if not self.exists():
                 self._require_known(lambda run_ids: run_ids)
             if folder.is_dir():  # `custody` has made it; without one only `adopt` has less to read
                 RunStore(folder).write(CHARGE, canonical_text(body).encode())
@@ -231,34 +229,26 @@ class Ledger:
         return run_of_entry(entry_facts(row), row.hash).receipt
 
     def _log_budgets(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Log the budgets that were set, once their entries are on disk: those of columns that are
-        charged together in one line."""
-        alike: dict[tuple[str, str, str], list[str]] = {}
-        for entry in entries:
-            alike.setdefault((entry["dataset"], entry["budget"], entry["why"]), []).append(
-                entry["column"]
-            )
-        for (dataset, budget, why), columns in alike.items():
-            # nobody chose this one, and it will refuse further charges
-            level = logging.INFO if why == "declared" else logging.WARNING
-            said = (
-                "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
-                " set_budget changes it."
-            )
-            many = ("s", " each") if len(columns) > 1 else ("", "")
-            command = self.command("set-budget")
-            _log.log(
-                level,
-                said,
-                dataset,
-                many[0],
-                _validate.quoted(columns),
-                budget,
-                many[1],
-                why,
-                self.location,
-                command,
-            )
+        """Log the budget that a charge has set, once its entries are on disk: its columns are
+        charged alike."""
+        if not entries:
+            return
+        first, columns = entries[0], [entry["column"] for entry in entries]
+        many = ("s", " each") if len(columns) > 1 else ("", "")
+        _log.log(
+            # nobody chose another one, and it will refuse further charges
+            logging.INFO if first["why"] == "declared" else logging.WARNING,
+            "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
+            " set_budget changes it.",
+            first["dataset"],
+            many[0],
+            _validate.quoted(columns),
+            first["budget"],
+            many[1],
+            first["why"],
+            self.location,
+            self.command("set-budget"),
+        )
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before
@@ -368,7 +358,7 @@ class Ledger:
             Some folder does not record what its run has spent, and the arguments do not either;
             nothing was written.
         """
-        said = ledger_check.Statement.of(dataset, column, epsilon)
+        said = ledger_check.stated(dataset, column, epsilon)
         with self._store.writing() as session:
             return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
@@ -441,7 +431,8 @@ class Ledger:
     def exists(self) -> bool:
         """Tell whether the ledger exists. A place that cannot be read is an error, never an absent
         ledger."""
-        return self._store.exists()
+        with self._store.reading() as session:
+            return session is not None
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """Find the latest run of this request that is settled, or charged and can be resumed; None
@@ -538,7 +529,7 @@ class Ledger:
             if not column:
                 return 0.0
         if isinstance(column, str):
-            return float_up(self._spend(self._read(dataset, column)).most)
+            return float_up(Spend(self._sets.load, self._read(dataset, column).runs.values()).most)
         if not (isinstance(column, Collection) and len(column)):
             raise InvalidInput(
                 "Expected a column by its name, or a list of at least one, got"
@@ -569,7 +560,7 @@ class Ledger:
         not hold.
         """
         runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
-        return float_up(Spend(self._sets.load, runs, delta_of).most)
+        return float_up(Spend(self._sets.load, runs, "delta").most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
         """List (epsilon, number of rows or units) for each amount that some have spent, least
@@ -578,10 +569,8 @@ class Ledger:
         If the runs' ids differ in kind or name, the list has one bound for all rows, with None for
         their number.
         """
-        return [
-            (float_up(spent), rows)
-            for spent, rows in self._spend(self._read(dataset, column)).by_rows()
-        ]
+        spend = Spend(self._sets.load, self._read(dataset, column).runs.values())
+        return [(float_up(spent), rows) for spent, rows in spend.by_rows()]
 
     def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
         """Return the epsilon that is left, rounded down, at least 0; infinite before the first
@@ -601,8 +590,7 @@ class Ledger:
         # set
         if budget is None:
             return 0.0 if history.runs else float("inf")
-        spend = self._spend(history)
-        spent = spend.most if rows is None else spend.covered(rows)
+        spent = Spend(self._sets.load, history.runs.values()).covered(rows)
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
@@ -697,7 +685,7 @@ class Ledger:
         return RowSets(self.runs_dir)
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> "SqliteStore | PostgresStore":
         place = self._place
         if isinstance(place, Path):
             return SqliteStore(place)
@@ -716,9 +704,6 @@ class Ledger:
                 f"Expected a ledger at {self.location}, got {lack}. Check where it is."
             )
         return session
-
-    def _spend(self, history: History) -> Spend:
-        return Spend(self._sets.load, history.runs.values())
 
     def _read(self, dataset: str, column: object) -> History:
         if not isinstance(column, str) and isinstance(column, Collection):
@@ -825,21 +810,13 @@ class _Decision:
         column: str,
     ) -> None:
         self._reads, self._ledger, self._spending, self._rows = session, ledger, spending, rows
-        self._dataset, self._column = spending.dataset, column
-        self._of, self._where = (
-            f"dataset {self._dataset!r}, column {self._column!r}",
-            str(ledger.location),
-        )
+        self._dataset, self.column = spending.dataset, column
+        self._of = f"dataset {self._dataset!r}, column {column!r}"
         self.balance = (
-            Balance(self._dataset, self._column)
+            Balance(self._dataset, column)
             if session is None
-            else session.balance(self._dataset, self._column)
+            else session.balance(self._dataset, column)
         )
-
-    @property
-    def column(self) -> str:
-        """The column whose account this is."""
-        return self._column
 
     @property
     def _session(self) -> Session:
@@ -858,20 +835,21 @@ class _Decision:
         if known is not None:
             # of two processes that make one request at once, one charges: the second sees the first
             # here, under the lock
-            runs = self._session.request_runs(self._dataset, self._column, self._spending.identity)
+            runs = self._session.request_runs(self._dataset, self.column, self._spending.identity)
             if new := [run for run in runs if run not in known]:
                 raise SameRequest(new[-1])
 
     @cached_property
     def _runs(self) -> dict[str, RunRecord]:
-        return self._session.history(self._dataset, self._column).runs
+        return self._session.history(self._dataset, self.column).runs
 
     def check_unit(self) -> None:
         """Refuse another unit than that of the earlier charges."""
         unit, other = self._spending.unit, self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
-                f"Expected unit {other!r} for {self._of}, as charged before in {self._where}; got"
+                f"Expected unit {other!r} for {self._of}, as charged before in"
+                f" {self._ledger.location}; got"
                 f" {unit!r}. Spends of different units cannot be added: use the same unit, and call"
                 " its column the same (unit_name=)."
             )
@@ -884,14 +862,15 @@ class _Decision:
         if found:
             said = _validate.told([f"{what} in run {run}" for run, what in found.items()])
             raise RowsOverlap(
-                f"Expected rows of {self._of} that no earlier run in {self._where} covers, got"
+                f"Expected rows of {self._of} that no earlier run in"
+                f" {self._ledger.location} covers, got"
                 f" {said}. Nothing was charged. Leave them out, or allow it with overlap='charge'."
             )
 
     def budget_entry(self, total: float | None) -> dict[str, object] | None:
         """Return the entry that sets the budget, None if one is recorded already; raise
         BudgetExceeded if too little is left."""
-        declared, kept, where = self._ledger.budget, self.balance.budget, self._where
+        declared, kept, where = self._ledger.budget, self.balance.budget, self._ledger.location
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
             raise LedgerError(
@@ -931,13 +910,12 @@ class _Decision:
             )
         if kept is not None:
             return None
-        why = "first charge" if declared is None else "declared"
         return {
             "kind": "budget",
             "dataset": self._dataset,
-            "column": self._column,
+            "column": self.column,
             "budget": repr(float_down(budget)),
-            "why": why,
+            "why": "first charge" if declared is None else "declared",
         }
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
@@ -952,8 +930,8 @@ class _Decision:
 
     def _by_budget(self, amount: float) -> str:
         """Say how a budget is set, in Python and on the command line."""
-        names = ("--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
+        names = ("--dataset", self._dataset, "--label", self.column, "--budget", repr(amount))
         return (
-            f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or"
+            f"with set_budget({self._dataset!r}, {self.column!r}, {amount!r}), or"
             f" `{self._ledger.command('set-budget', *names)}`"
         )

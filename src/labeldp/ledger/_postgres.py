@@ -73,16 +73,17 @@ class PostgresStore:
 
     url: LedgerUrl
 
-    def exists(self) -> bool:
-        """Tell whether the database has a ledger. A database that cannot be reached is an error."""
-        with self._view() as session:
-            return self._checked(session) is not None
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
-        """Open a read transaction, with one consistent view; None if the database has no ledger."""
-        with self._view() as session:
-            yield None if self._checked(session) is None else session
+        """Open a read transaction, with one consistent view; None if the database has no ledger.
+        One that cannot be reached is an error."""
+        with _errors(self.url), _engine(self.url).connect() as connection:
+            connection = connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            with connection.begin():
+                session = PostgresSession(connection)
+                yield None if self._checked(session) is None else session
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
@@ -114,15 +115,6 @@ class PostgresStore:
             session.query("SET LOCAL synchronous_commit = on")
             session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
             yield self._checked(session)
-
-    @contextlib.contextmanager
-    def _view(self) -> Iterator[PostgresSession]:
-        with _errors(self.url), _engine(self.url).connect() as connection:
-            connection = connection.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            with connection.begin():
-                yield PostgresSession(connection)
 
     def _checked(self, session: PostgresSession) -> int | None:
         version = session.version
@@ -180,22 +172,16 @@ def _errors(url: LedgerUrl) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("sqlalchemy", "psycopg")):
             raise
-        raise LedgerError(
-            f"Expected a ledger that can be read and written at {url}, got: {_said(error)}."
-            f" {_fix(error)}"
-        ) from None
-
-
-def _fix(error: Exception) -> str:
-    if "no password supplied" in str(error):
-        return (
+        fix = (
             "Set PGPASSWORD or ~/.pgpass: a ledger, or an estimator with one, that was pickled or"
             " sent to a process holds no password."
+            if "no password supplied" in str(error)
+            else "If the connection broke while it was written, `labeldp ledger history` shows"
+            " whether it was."
         )
-    return (
-        "If the connection broke while it was written, `labeldp ledger history` shows whether it"
-        " was."
-    )
+        raise LedgerError(
+            f"Expected a ledger that can be read and written at {url}, got: {_said(error)}. {fix}"
+        ) from None
 
 
 def _said(error: Exception) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from labeldp import _validate
-from labeldp.errors import LabelDPError, LedgerError
+from labeldp.errors import LabelDPError
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import RunStore
 
@@ -67,18 +67,22 @@ def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
     )
     ledger.head()  # a ledger that is missing or cannot be read raises here
     states = {run.run_id: run.state for run in ledger.runs()}
+    halves, runs = [*_parts(ledger.runs_dir)], ledger.runs_dir
+    if isinstance(ledger.location, Path):  # left while the ledger was created
+        own = f".{ledger.location.name}."
+        halves += [p for p in _parts(ledger.location.parent) if p.name.startswith(own)]
     found = [
-        Orphan("part", str(path), "", "an unfinished file")
-        for path in _halves(ledger)
-        if _age(path) > old
+        Orphan("part", str(path), "", "an unfinished file") for path in halves if _age(path) > old
     ]
-    for folder in _run_folders(ledger):
-        found += _of_run(folder, states.get(folder.name), old)
+    for folder in sorted(runs.iterdir()) if runs.is_dir() else ():
+        is_run = re.fullmatch("[0-9a-f]{32}", folder.name) and not folder.is_symlink()
+        if is_run and folder.is_dir():
+            found += _of_run(folder, states.get(folder.name), old)
     return found
 
 
 def repair(
-    ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None
+    ledger: Ledger, found: Sequence[Orphan], remove_staging: Callable[[str], None]
 ) -> list[Orphan]:
     """Remove what `orphans` found, unless its run needs it by now, and return what was removed.
 
@@ -86,8 +90,8 @@ def repair(
     ----------
     ledger : Ledger
     found : sequence of Orphan
-    remove_staging : function of a path or URI, optional
-        Removes a staging folder. None (default): only local folders are removed.
+    remove_staging : function of a path or URI
+        Removes a staging folder.
     """
     done: list[Orphan] = []
     # runs whose staging folder could not be removed: their own folder stays, since it names that
@@ -104,7 +108,7 @@ def repair(
         if needed and orphan.kind != "part":
             continue
         try:
-            removed = _remove(ledger, orphan, remove_staging or _remove_local)
+            removed = _remove(ledger, orphan, remove_staging)
         except FileNotFoundError:
             removed = True  # by another process
         except (OSError, LabelDPError):
@@ -124,7 +128,10 @@ def _remove(ledger: Ledger, orphan: Orphan, remove_staging: Callable[[str], None
         case "secret":
             RunStore(Path(orphan.place)).forget_secret()
         case "staging":
-            if not _is_staging(orphan.place, orphan.run_id):
+            # A damaged or forged file in the run's folder could name any path; nothing whose name
+            # lacks "labeldp" and the run's id, as a staging folder's has, is ever removed.
+            name = orphan.place.rstrip("/").rsplit("/", 1)[-1]
+            if "labeldp" not in name or orphan.run_id[:8] not in name:
                 return False
             remove_staging(orphan.place)
             for name in (STAGING, ANSWERS):
@@ -165,48 +172,6 @@ def _said(folder: Path, name: str) -> str:
     """Read the path or URI in a file of a run's folder; "" if there is none."""
     said = RunStore(folder).read(name)
     return "" if said is None else said.decode("utf-8", "replace").strip()
-
-
-def _is_staging(place: str, run_id: str) -> bool:
-    """Tell whether a path has the name of a staging folder: it holds "labeldp" and the run's id."""
-    # A damaged or forged file in the run's folder could name any path; nothing of another name is
-    # ever removed.
-    name = place.rstrip("/").rsplit("/", 1)[-1]
-    return "labeldp" in name and run_id[:8] in name
-
-
-def _remove_local(place: str) -> None:
-    path = Path(place.removeprefix("file://"))
-    if "://" in str(path) or not path.is_absolute():
-        raise LedgerError(
-            f"Expected a staging folder on this machine, got {place}. Remove it where it lies."
-        )
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _run_folders(ledger: Ledger) -> Iterator[Path]:
-    folder = ledger.runs_dir
-    names = sorted(folder.iterdir()) if folder.is_dir() else []
-    return (
-        path
-        for path in names
-        if path.is_dir() and not path.is_symlink() and re.fullmatch("[0-9a-f]{32}", path.name)
-    )
-
-
-def _halves(ledger: Ledger) -> Iterator[Path]:
-    """Find unfinished files: those beside the ledger, left while it was created, and those in its
-    folder of runs."""
-    if isinstance(ledger.location, Path):
-        yield from (
-            path
-            for path in _parts(ledger.location.parent)
-            if path.name.startswith(f".{ledger.location.name}.")
-        )
-    yield from _parts(ledger.runs_dir)
 
 
 def _parts(folder: Path) -> Iterator[Path]:

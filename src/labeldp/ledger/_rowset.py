@@ -96,10 +96,6 @@ class RowSet:
         self.sets = dict(sets)
         self._bytes: bytes | None = None
 
-    def __repr__(self) -> str:
-        sets = sorted(self.sets.items())
-        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sets)})"
-
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
         """Count the rows, and the units, that are in both sets: None if they cannot be compared; no
         member if only one set has them."""
@@ -190,11 +186,6 @@ class RowSetBuilder:
         self._names: dict[Role, str] = {"row": id_name, "unit": unit_name}
         self._secret = secret
         self._piles: dict[Role, _Pile] = {}
-
-    def __repr__(self) -> str:
-        # never the secret
-        piles = self._piles.items()
-        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in piles)})"
 
     @property
     def repeated(self) -> bool | None:
@@ -433,9 +424,6 @@ class IntegerSet:
         return self._with(other, keep=False)
 
     def __or__(self, other: "IntegerSet") -> "IntegerSet":
-        mine, theirs = self.members, other.members
-        if isinstance(mine, BitMap64) and isinstance(theirs, BitMap64):
-            return IntegerSet(mine | theirs)
         pile = IntegerPile()
         for each in (self, other):
             pile.add_set(each)
@@ -606,7 +594,10 @@ class IntegerPile:
             self._keep(distinct(values))
 
     def _keep(self, values: Words) -> None:
-        if _is_sparse(values):
+        """Keep sorted numbers as an array or as a bitmap, whichever takes less memory, by their
+        mean number in a container of 65,536 values."""
+        containers = 1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16)))
+        if len(values) < _SPARSE * containers:
             self._scattered.append(values)
         else:
             self._bitmap |= _bitmap(values)
@@ -618,14 +609,6 @@ def distinct(values: Words) -> Words:
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]
-
-
-def _is_sparse(values: Words) -> bool:
-    """Tell whether sorted numbers take less memory as an array than as a bitmap, by their mean
-    number in a container of 65,536 values."""
-    return len(values) < _SPARSE * (
-        1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16)))
-    )
 
 
 def _pieces(values: Words) -> Iterator[Words]:
@@ -662,19 +645,6 @@ def _bitmap(values: Words) -> BitMap64:
 # are counted side by side, and the larger sum counts: else renaming all people in the column of
 # units would make the same rows look new.
 
-SetOf = Callable[[RunRecord], RowSet | None]
-"""Reads the row set of a run; None if it has none that can be trusted."""
-
-
-def epsilon_of(run: RunRecord) -> Fraction:
-    """Return a run's epsilon as the exact decimal number that its float prints as."""
-    return exact(run.epsilon)
-
-
-def delta_of(run: RunRecord) -> Fraction:
-    """Return a run's delta as the exact decimal number that its float prints as."""
-    return exact(run.delta)
-
 
 class Spend:
     """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they
@@ -683,17 +653,17 @@ class Spend:
     Parameters
     ----------
     set_of : function of a run
-        Reads its row set.
+        Reads its row set; None if it has none that can be trusted.
     runs : iterable of RunRecord, default=()
-    cost : function of a run
-        `epsilon_of` (default) or `delta_of`.
+    cost : {"epsilon", "delta"}
+        What is added, as the exact decimal number that its float prints as.
     """
 
     def __init__(
         self,
-        set_of: SetOf,
+        set_of: Callable[[RunRecord], RowSet | None],
         runs: Iterable[RunRecord] = (),
-        cost: Callable[[RunRecord], Fraction] = epsilon_of,
+        cost: Literal["epsilon", "delta"] = "epsilon",
     ) -> None:
         self._set_of, self._cost = set_of, cost
         self._everywhere = Fraction(0)
@@ -703,15 +673,13 @@ class Spend:
 
     def add(self, run: RunRecord) -> None:
         """Add a run."""
-        rows = self._set_of(run)
+        rows, cost = self._set_of(run), exact(getattr(run, self._cost))
         # the set does not name the units of protection
         if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:
-            self._everywhere += self._cost(run)
+            self._everywhere += cost
             return
         for role, ids in rows.sets.items():
-            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(
-                self._cost(run), ids.members
-            )
+            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(cost, ids.members)
 
     @property
     def most(self) -> Fraction:
@@ -738,7 +706,8 @@ class Spend:
             return [(self.most, None)]
         (levels,) = spaces.values()
         return [
-            (spent + self._everywhere, len(members)) for spent, members in sorted(levels.items())
+            (spent + self._everywhere, len(members))
+            for spent, members in sorted(levels.rows.items())
         ]
 
 
@@ -761,21 +730,18 @@ class Levels:
     and not for each row."""
 
     def __init__(self) -> None:
-        self._levels: dict[Fraction, NumberSet] = {}
+        self.rows: dict[Fraction, NumberSet] = {}
+        """The rows of each sum; no level is empty."""
 
     @property
     def most(self) -> Fraction:
         """The highest level."""
-        return max(self._levels, default=Fraction(0))
-
-    def items(self) -> Iterable[tuple[Fraction, NumberSet]]:
-        """Iterate over the levels with their rows; no level is empty."""
-        return self._levels.items()
+        return max(self.rows, default=Fraction(0))
 
     def covered(self, members: NumberSet) -> Fraction:
         """Return the highest level that contains any of these rows; 0 if none does."""
-        for spent in sorted(self._levels, reverse=True):
-            if self._levels[spent].shared(members):
+        for spent in sorted(self.rows, reverse=True):
+            if self.rows[spent].shared(members):
                 return spent
         return Fraction(0)
 
@@ -785,13 +751,13 @@ class Levels:
         # `rest` is what no level has yet: rows that spend for the first time.
         made: dict[Fraction, NumberSet] = {}
         rest = members
-        for spent, rows in self._levels.items():
+        for spent, rows in self.rows.items():
             both = rows & members
             _join(made, spent + cost, both)
             _join(made, spent, rows - both if len(both) else rows)
             rest = rest - both if len(both) else rest
         _join(made, cost, rest)
-        self._levels = made
+        self.rows = made
 
 
 def _join(levels: dict[Fraction, NumberSet], spent: Fraction, rows: NumberSet) -> None:

@@ -9,7 +9,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,16 +40,9 @@ class Held:
     def __init__(self, folder: Path) -> None:
         self._handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
 
-    def wait(self) -> None:
-        """Wait until the lock is free, and take it."""
-        self._lock(wait=True)
-
-    def try_now(self) -> bool:
-        """Tell whether the lock is free, by taking it shared: several processes can ask at once,
-        and none blocks."""
-        return self._lock(wait=False)
-
-    def _lock(self, *, wait: bool) -> bool:
+    def take(self, *, wait: bool) -> bool:
+        """Wait until the lock is free, and take it. Or tell whether it is free, by taking it
+        shared: several processes can ask at once, and none blocks."""
         if self._handle < 0:
             return True
         import fcntl  # POSIX alone has it
@@ -183,32 +177,24 @@ class RunStore:
             for name in names
         )
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager["Held"]:
         """Hold the run's lock during a `with` block, against other processes and other threads."""
-        held = self.hold()
-        try:
-            yield
-        finally:
-            held.close()
+        return contextlib.closing(self.hold())
 
     def hold(self) -> "Held":
         """Wait for the run's lock, and hold it until the returned object is closed or collected, or
         the process ends."""
         private_folder(self.folder)
         held = Held(self.folder)
-        held.wait()
+        held.take(wait=True)
         return held
 
     def is_held(self) -> bool:
         """Tell whether any process, also this one, holds the run's lock."""
         if not self.folder.is_dir():
             return False
-        held = Held(self.folder)
-        try:
-            return not held.try_now()
-        finally:
-            held.close()
+        with contextlib.closing(Held(self.folder)) as held:
+            return not held.take(wait=False)
 
     def save_array(self, name: str, array: NDArray[np.generic]) -> None:
         """Store a public array."""

@@ -100,9 +100,6 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._low)
 
-    def __repr__(self) -> str:
-        return f"Blocks({len(self)} rows, tag={self.tag})"
-
     def __getitem__(self, index: Index) -> "Blocks":
         if isinstance(self._low, range):
             if isinstance(index, slice) and index.step in (None, 1):
@@ -129,13 +126,9 @@ class Blocks:
         fields = out.reshape(-1).view(_BLOCK)
         if into is None:
             fields["tag"] = self.tag
-        low = _written_out(self._low)
-        fields["low"] = low
-        if self._high is not None:
-            fields["high"] = self._high
-        elif self._signed:
-            # sign extension: -1 and 2^64 - 1 differ in these bytes
-            fields["high"] = (low.view(np.int64) >> np.int64(63)).view(np.uint64)
+        fields["low"] = _written_out(self._low)
+        if self._high is not None or self._signed:
+            fields["high"] = self.halves()[1]
         return out
 
     def halves(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -143,7 +136,7 @@ class Blocks:
         low = _written_out(self._low)
         if self._high is not None:
             return low, self._high
-        if self._signed:  # sign extension, as in `templates`
+        if self._signed:  # sign extension: -1 and 2^64 - 1 differ in these bytes
             return low, (low.view(np.int64) >> np.int64(63)).astype(np.uint32)
         return low, np.zeros(len(low), np.uint32)
 
@@ -418,12 +411,9 @@ class Pin:
         self.count = 0
         """Number of rows added so far."""
 
-    def __repr__(self) -> str:
-        return f"Pin({self.count} rows)"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # workers return sums; the key never leaves the process that derived it
-        return _sums_alone, (self.count, self.sums)
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        # workers return sums, which can be merged; the key never leaves the process that derived it
+        return None, {"_context": None, "count": self.count, "sums": self.sums}
 
     def update(self, blocks: Blocks, codes: NDArray[np.integer]) -> None:
         """Add rows: n blocks and their (n,) class codes."""
@@ -470,13 +460,6 @@ def _pinned(
         yield rows, encrypt(context, state)
 
 
-def _sums_alone(count: int, sums: NDArray[np.uint64]) -> Pin:
-    """Make a pin without its key, which can be merged but takes no rows."""
-    pin = object.__new__(Pin)
-    pin._context, pin.count, pin.sums = None, count, sums
-    return pin
-
-
 # How ids become blocks
 # --------------------------------------------------------------------------------------------------
 
@@ -520,7 +503,12 @@ def _columns(ids: object) -> list[Any] | None:
         return [table.column(i) for i in range(table.num_columns)]
     if isinstance(ids, (list, tuple)) and ids:
         if all(isinstance(row, tuple) for row in ids):
-            return _transposed(ids)
+            if len({len(row) for row in ids}) != 1 or not len(ids[0]):
+                raise InvalidInput(
+                    "Expected composite ids of one length, at least 1; got tuples of several"
+                    " lengths, or empty ones."
+                )
+            return [list(part) for part in zip(*ids, strict=True)]
         if all(
             hasattr(column, "__len__") and not isinstance(column, (str, bytes)) for column in ids
         ):
@@ -531,15 +519,6 @@ def _columns(ids: object) -> list[Any] | None:
                 )
             return list(ids)
     return None
-
-
-def _transposed(rows: "list[Any] | tuple[Any, ...]") -> list[Any]:
-    if len({len(row) for row in rows}) != 1 or not len(rows[0]):
-        raise InvalidInput(
-            "Expected composite ids of one length, at least 1; got tuples of several lengths, or"
-            " empty ones."
-        )
-    return [list(part) for part in zip(*rows, strict=True)]
 
 
 def _joined(parts: "list[tuple[int, NDArray[np.integer] | Strings]]") -> "Composites":

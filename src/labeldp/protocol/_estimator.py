@@ -20,6 +20,7 @@ import contextlib
 import inspect
 import random
 import sys
+import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ from labeldp.custody._encode import (
     require_public_columns,
 )
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
-from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.laws._square_wave import law_of_numbers
@@ -656,7 +657,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         return 1.0 - error / spread if spread > 0 else float(error == 0)
 
     def _describe(self, noisy: NoisyLabels, found: HeldOutRows | None) -> None:
-        self.grid_: Floats = metrics.numbers_of(noisy)
+        self.grid_: Floats = metrics.points_of(noisy.classes)
         # a sum of frequencies that is 1 up to rounding may leave the range
         means = (
             None
@@ -682,10 +683,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
 def quantiles_of(q: float | ArrayLike) -> Floats:
     """Check shares in (0, 1): one, or a list of them."""
-    try:
-        wanted = np.asarray(q, np.float64)
-    except (TypeError, ValueError):
-        wanted = np.empty(0)
+    wanted = _validate.floats(q=q)
     wrong = wanted[~((wanted > 0) & (wanted < 1))]
     if wanted.ndim > 1 or not wanted.size or len(wrong):
         got = _validate.shown(float(wrong[0]) if len(wrong) else q)
@@ -703,32 +701,26 @@ class Training(Protocol[Fitted]):
     def public_digest(self) -> Callable[[], str]:
         """Function that computes the digest of the public columns, by which a ledger recognises a
         repeated fit without ids."""
-        ...
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
         """Function that permutes positions at random, to choose the held-out rows among noisy
         labels."""
-        ...
 
     def fit(
         self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None
     ) -> Fitted:
         """Learn the next stage's model from all rows drawn so far."""
-        ...
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
         """Return the prior of these rows for the next stage's draw: (m, K) class weights."""
-        ...
 
     def proba(self, model: Fitted, rows: Rows) -> Floats:
         """Predict probabilities of the true label: (m, K)."""
-        ...
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
         """Return those held-out rows that chose nothing about the model, so that they can measure
         it."""
-        ...
 
 
 class ChargedRun(StageRun, Protocol):
@@ -737,7 +729,6 @@ class ChargedRun(StageRun, Protocol):
     @property
     def receipt(self) -> Receipt | None:
         """The charge; None in other processes than the first one of a distributed training."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -1098,7 +1089,14 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept = np.zeros(len(noisy), bool)
     for block in latest:
         kept[block.rows] = True
-    n_likely = _mean_size(latest, noisy.n_classes) if k == "mean" else k
+    sizes = [
+        block.side["size"]
+        if "candidates" in block.side
+        else np.full(len(block.rows), noisy.n_classes)
+        for block in latest
+    ]
+    mean_size = max(1, int(np.concatenate(sizes).mean())) if kept.any() else 1
+    n_likely = mean_size if k == "mean" else k
     if n_likely >= noisy.n_classes:
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
@@ -1109,20 +1107,6 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
     # a filter that leaves nothing filters nothing
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
-
-
-def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
-    sizes = np.concatenate(
-        [
-            (
-                block.side["size"]
-                if "candidates" in block.side
-                else np.full(len(block.rows), n_classes)
-            )
-            for block in blocks
-        ]
-    )
-    return max(1, int(sizes.mean())) if len(sizes) else 1
 
 
 # Raw labels passed by other estimators
@@ -1226,8 +1210,7 @@ def _calling_estimators() -> list[str]:
     # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows
     # where they come from.
     found: list[str] = []
-    frame = sys._getframe(2).f_back
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe()):
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
         part, owner = module.split(".")[0], frame.f_locals.get("self")
         # A transformer of targets keeps what it learned of them; a function keeps nothing.
@@ -1243,7 +1226,6 @@ def _calling_estimators() -> list[str]:
             found.append(
                 frame.f_code.co_name if owner is None else (kinds or [type(owner).__name__])[0]
             )
-        frame = frame.f_back
     return found
 
 
@@ -1282,8 +1264,7 @@ def _require_scoring(*, noisy: bool) -> None:
 def _scorings() -> Iterator[Any]:
     """Yield the scorers, or their names, of the searches and cross-validations that called this
     fit, also in another process."""
-    frame = sys._getframe().f_back
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe()):
         if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
             owner = frame.f_locals.get("self")
             asked = (
@@ -1300,14 +1281,12 @@ def _scorings() -> Iterator[Any]:
                     if isinstance(several, list | tuple | set)
                     else [given]
                 )
-        frame = frame.f_back
 
 
 def _step_that_learned() -> str:
     """Return the name of a pipeline step that learns from labels, if that pipeline called this fit;
     "" for none."""
-    frame = sys._getframe(2).f_back
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe()):
         owner = (
             frame.f_locals.get("self")
             if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline"
@@ -1316,7 +1295,6 @@ def _step_that_learned() -> str:
         for named in list(getattr(owner, "steps", None) or ())[:-1]:
             if found := _learns_from_labels(named[1]):
                 return found
-        frame = frame.f_back
     return ""
 
 

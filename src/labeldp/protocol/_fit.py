@@ -237,9 +237,16 @@ def plan_fit(settings: FitSettings, labels: "PrivateLabels", X: Any) -> FitPlan:
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
-    stages = replace(stages, numbers=settings.numbers and stages.validation_fraction > 0)
+    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
+    if weight and settings.prior is None and stages.n_stages > 1:
+        raise InvalidInput(
+            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
+            " or leave the weight out."
+        )
     stages = replace(
-        stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0
+        stages,
+        numbers=settings.numbers and stages.validation_fraction > 0,
+        prior_weight=weight if stages.n_stages > 1 else 0.0,
     )
     if grouped is None and settings.prior is not None:
         _require_use(law)
@@ -276,18 +283,6 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", labels: "Privat
     # what will be drawn with: a unit's rows share epsilon
     check_contract(law_per_row(law, labels.account.max_rows_per_unit))
     return law
-
-
-def _weight_of_prior(settings: FitSettings) -> float:
-    """Check the weight of a given prior in later stages; without a prior there is nothing to
-    weigh."""
-    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
-    if weight and settings.prior is None:
-        raise InvalidInput(
-            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
-            " or leave the weight out."
-        )
-    return weight
 
 
 def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
@@ -541,16 +536,13 @@ class Found(Protocol):
     @property
     def kept(self) -> Mapping[str, NDArray[Any]]:
         """Arrays to store with the answer, from which `restored` rebuilds this object."""
-        ...
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild the object as it was when the groups were asked about."""
-        ...
 
     def model_of(self, answer: "Aggregate", groups: NDArray[np.int64]) -> tuple[Any, Floats]:
         """Make a model with `predict_proba` for any row, from an answer about the groups; and the
         prior (n, K) of the rows in these."""
-        ...
 
 
 class GroupPrior(Protocol):
@@ -580,7 +572,6 @@ class GroupPrior(Protocol):
         law : str or Law
             The user's `law=`.
         """
-        ...
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:

@@ -211,13 +211,18 @@ def require_own_rows(X: Any, n_rows: int, labels: "PrivateLabels") -> None:
 def warn_of_index(X: Any, labels: Any) -> None:
     """Warn if the indexes of a data frame and of raw labels have the same values in another order:
     rows are taken by their positions."""
-    mine, theirs = getattr(X, "index", None), getattr(labels, "index", None)
+    mine: Any = getattr(X, "index", None)
+    theirs: Any = getattr(labels, "index", None)
     # none of pandas
     if not all(hasattr(each, "isin") and hasattr(each, "is_unique") for each in (mine, theirs)):
         return
-    if mine is None or theirs is None or len(mine) != len(theirs) or mine.equals(theirs):
-        return
-    if mine.is_unique and theirs.is_unique and bool(theirs.isin(mine).all()):
+    if (
+        len(mine) == len(theirs)
+        and not mine.equals(theirs)
+        and mine.is_unique
+        and theirs.is_unique
+        and bool(theirs.isin(mine).all())
+    ):
         warn(
             LabelDPWarning(
                 "The index of the labels has the values of X's index in another order. Row i of X"

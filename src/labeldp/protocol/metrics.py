@@ -20,7 +20,6 @@ labels and predictions alike, by `noisy.evidenced`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,12 +60,8 @@ from labeldp.protocol._statistics import (
 )
 
 __all__ = [
-    "SCORES",
-    "Calibration",
     "Estimate",
     "Estimates",
-    "Judgement",
-    "Scorer",
     "accuracy",
     "average_precision",
     "balanced_accuracy",
@@ -76,20 +71,15 @@ __all__ = [
     "class_frequencies",
     "confusion_matrix",
     "cost",
-    "expected_calibration_error",
     "f1",
-    "frequencies_beside",
-    "judge",
     "lift",
     "likeliest_frequencies",
     "likelihood_scorer",
     "log_loss",
     "lost_classes",
     "make_scorer",
-    "mean_interval",
     "mean_log_evidence",
     "mean_squared_error",
-    "numbers_of",
     "precision",
     "r2",
     "recall",
@@ -165,12 +155,12 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
         return
     seen = int(np.isin(public_hash("seen", noisy.ids), public_hash("seen", learned.ids)).sum())
     if seen:
-        warnings.warn(
-            f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise it"
-            " has fitted: this score is far too good. Use rows that it did not learn from, or"
-            " estimated_accuracy_.",
-            SeenRowsWarning,
-            stacklevel=3,
+        warn(
+            SeenRowsWarning(
+                f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise"
+                " it has fitted: this score is far too good. Use rows that it did not learn from,"
+                " or estimated_accuracy_."
+            )
         )
 
 
@@ -187,13 +177,13 @@ def warn_of_raw_labels(n_rows: int, learned: int) -> None:
     """
     if n_rows == learned and "score" not in _told:
         _told.add("score")
-        warnings.warn(
-            f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they are"
-            " the same, it comes from private labels without any noise, and it is no estimate of"
-            " other rows: do not pass it on. Use estimated_accuracy_, noisy labels of other rows,"
-            " or public labels. (Said once.)",
-            RawLabelsWarning,
-            stacklevel=3,
+        warn(
+            RawLabelsWarning(
+                f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they"
+                " are the same, it comes from private labels without any noise, and it is no"
+                " estimate of other rows: do not pass it on. Use estimated_accuracy_, noisy labels"
+                " of other rows, or public labels. (Said once.)"
+            )
         )
 
 
@@ -259,9 +249,10 @@ def warn_of_constant(
     standard deviation that the model sees around them: less than a millionth of the variance is
     explained.
     """
-    points, proba = None, np.empty((0, len(classes)))
-    if isinstance(classes, Grid):
-        points = points_of(classes)
+    points, proba = (
+        points_of(classes) if isinstance(classes, Grid) else None,
+        np.empty((0, len(classes))),
+    )
     for rows in (spread(n_rows, len(classes), _FEW), spread(n_rows, len(classes))):
         proba = look(rows)
         means, squares = (proba, proba) if points is None else (proba @ points, proba @ points**2)
@@ -357,12 +348,6 @@ class Judgement:
     baseline_accuracy: Estimate
     baseline_log_loss: Estimate
 
-    def __str__(self) -> str:
-        return (
-            f"accuracy {self.accuracy}, a constant {self.baseline_accuracy.value:.4f}; "
-            f"log-loss {self.log_loss}, a constant {self.baseline_log_loss.value:.4f}"
-        )
-
 
 def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
     """Measure a model, and the constant prediction with these class frequencies: accuracy and
@@ -385,8 +370,6 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape)
     )
     one_hot = np.eye(table.shape[1])
-    # Four losses in the order of `Judgement`'s fields, so that one pass over the noisy labels
-    # measures all of them.
     losses = [
         each
         for p in (table, constant)
@@ -397,18 +380,11 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         {"log-loss": (losses[1], losses[3]), "error rate": (-losses[0], -losses[2])},
         "the class frequencies",
     )
-    values, ranges = (
-        np.array([noisy.debias(each) for each in losses]),
-        np.array([noisy.loss_range(each) for each in losses]),
-    )
-    most = np.array([1.0, losses[1].max(), 1.0, losses[3].max()])
-    value, low, high, stderr = (
-        part.tolist() for part in mean_interval(values, ranges, 0.95, least=0.0, most=most)
-    )
+    each_row = np.ones(len(noisy))
     return Judgement(
         *(
-            Estimate(value[i], low[i], high[i], 0.95, stderr[i], 0.0, float(most[i]))
-            for i in range(4)
+            _mean(noisy, each, each_row, 0.95, most=float(each.max()), constant=None)
+            for each in losses
         )
     )
 
@@ -498,18 +474,10 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     Estimates of shape (K,), in the order of `noisy.classes`; values sum to 1.
     """
     _require_rows(noisy)
-    cells, weights = [], noisy.class_weights()
-    for code in range(noisy.n_classes):
-        cells.append(
-            mean_interval(
-                weights[:, code],
-                noisy.loss_range(_indicator(noisy, code)),
-                confidence,
-                least=0.0,
-                most=1.0,
-            )
-        )
-    value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
+    ranges = [noisy.loss_range(_indicator(noisy, code)) for code in range(noisy.n_classes)]
+    value, low, high, stderr = mean_interval(
+        noisy.class_weights().T, np.stack(ranges), confidence, least=0.0, most=1.0
+    )
     return Estimates(value, low, high, confidence, stderr)
 
 
@@ -692,7 +660,6 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
         Above 0, their sum 1.
     """
     by_class = isinstance(given, Mapping)
-    _validate.unmasked(class_prior=given)
     if by_class and set(given) != set(classes):
         # A name that is no class is not shown: it may have been read off raw labels.
         other = next((each for each in given if each not in set(classes)), None)
@@ -704,12 +671,7 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
             f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got"
             f" {what}.{near}"
         )
-    try:
-        rates = _validate.floats(
-            class_prior=[given[each] for each in classes] if by_class else given
-        )
-    except InvalidInput:
-        rates = np.empty(0)
+    rates = _validate.floats(class_prior=[given[each] for each in classes] if by_class else given)
     if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
         raise InvalidInput(
             f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, "
@@ -738,11 +700,6 @@ def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
 
 # Numbers
 # --------------------------------------------------------------------------------------------------
-
-
-def numbers_of(noisy: NoisyLabels) -> Floats:
-    """Return the classes as increasing numbers, (K,) float64; refuse classes that are none."""
-    return points_of(noisy.classes)
 
 
 def points_of(values: Sequence[object]) -> Floats:
@@ -790,10 +747,8 @@ def mean_squared_error(
         estimator.
     """
     losses, weights = _squares(noisy, predictions), _weights(sample_weight, len(noisy))
-    values, ranges = noisy.debias(losses), noisy.loss_range(losses)
-    return _weighted_mean(
-        values, ranges, weights, confidence, 0.0, float((weights * losses.max(axis=1)).mean())
-    )
+    most = float((weights * losses.max(axis=1)).mean())
+    return _mean(noisy, losses, weights, confidence, most=most, constant=None)
 
 
 def root_mean_squared_error(
@@ -857,15 +812,17 @@ def r2(
     Fieller (1954), "Some problems in interval estimation".
     """
     points, losses, weights = (
-        numbers_of(noisy),
+        points_of(noisy.classes),
         _squares(noisy, predictions),
         _weights(sample_weight, len(noisy)),
     )
-    centre = (
-        float((weights * (noisy.class_weights() @ points)).mean())
-        if mean is None
-        else _constant(mean, points)
-    )
+    given = isinstance(mean, int | float | np.number) and points[0] <= mean <= points[-1]
+    if mean is not None and not given:
+        raise InvalidInput(
+            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got"
+            f" mean={_validate.shown(mean)}. Clip an estimate that noise carried out of it."
+        )
+    centre = (weights * (noisy.class_weights() @ points)).mean() if mean is None else float(mean)
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
     values = weights * np.array([noisy.debias(losses), noisy.debias(around)])
     ranges = weights * np.array([noisy.loss_range(losses), noisy.loss_range(around)])
@@ -890,24 +847,10 @@ def r2(
     return Estimate(value, low, high, confidence, half / z, -np.inf, 1.0)
 
 
-def _constant(mean: Any, points: Floats) -> float:
-    """Check a mean of numbers: within the range of the classes."""
-    try:
-        centre = float(mean)
-    except (TypeError, ValueError):
-        centre = np.nan
-    if not points[0] <= centre <= points[-1]:
-        raise InvalidInput(
-            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got"
-            f" mean={_validate.shown(mean)}. Clip an estimate that noise carried out of it."
-        )
-    return centre
-
-
 def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
     """Compute the squared error of each row's prediction at each class: (n, K)."""
     _require_order(noisy)
-    points, values = numbers_of(noisy), _validate.floats(predictions=predictions)
+    points, values = points_of(noisy.classes), _validate.floats(predictions=predictions)
     if values.shape != (len(noisy),) or not np.isfinite(values).all():
         raise InvalidInput(
             f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape"
@@ -1152,7 +1095,11 @@ def lift(
         share=share, one=True, fix="Pass the share of the rows, such as 0.05 for the top 5 %."
     )
     rows = _one_class(noisy, positive, sample_weight, class_prior)
-    inside = _top(_scores(noisy, scores, rows.code), rows.weights, share)
+    levels, group = np.unique(-_scores(noisy, scores, rows.code), return_inverse=True)
+    size = np.bincount(group, rows.weights, len(levels))
+    # how much of the rows of each score is within the share: of ties at its edge a part
+    left = share * rows.weights.sum() - (np.cumsum(size) - size)
+    inside = np.clip(left / np.where(size > 0, size, 1.0), 0.0, 1.0)[group]
     chosen = rows.weights * inside / share
     return rows.over_rate(Terms(chosen * rows.t, chosen), confidence, most=1 / share, constant=1.0)
 
@@ -1273,7 +1220,7 @@ def roc_auc(
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     values = _scores(noisy, scores, rows.code)
     if len(noisy) < 2:
-        return replace(_undefined(confidence, 0.5), value=float("nan"))
+        return _undefined(confidence, 0.5)
     if rows.known is None:
         return replace(roc_area(rows.t, values, rows.weights, rows.reach, confidence), constant=0.5)
     places, rates = concordance(rows.t, values, rows.weights)
@@ -1446,37 +1393,6 @@ def calibration_curve(
     )
 
 
-def expected_calibration_error(
-    noisy: NoisyLabels,
-    proba: ArrayLike,
-    *,
-    n_bins: int = 10,
-    strategy: str = "uniform",
-    positive: object = None,
-    sample_weight: ArrayLike | None = None,
-    confidence: float = 0.95,
-) -> Estimate:
-    """Estimate the expected calibration error; `calibration_curve(...).error`, see there for
-    parameters, bias and interval.
-
-    Parameters
-    ----------
-    noisy : NoisyLabels of n rows that the model did not learn from
-    proba : (n,) array in [0, 1], or (n, K) probabilities
-    n_bins, strategy, positive, sample_weight, confidence
-        As in `calibration_curve`.
-    """
-    return calibration_curve(
-        noisy,
-        proba,
-        n_bins=n_bins,
-        strategy=strategy,
-        positive=positive,
-        sample_weight=sample_weight,
-        confidence=confidence,
-    ).error
-
-
 def best_threshold(
     noisy: NoisyLabels,
     scores: ArrayLike,
@@ -1611,8 +1527,7 @@ class Scorer:
         else:
             answer = _aligned(estimator, X, y)
         y, answer, weights = rows_to_score(y, answer, sample_weight)
-        weighted = {} if weights is None else {"sample_weight": weights}
-        return self.metric(y, answer, **weighted, **self.settings)
+        return self.metric(y, answer, sample_weight=weights, **self.settings)
 
 
 _SQUARES = "neg_mean_squared_error"
@@ -1628,7 +1543,6 @@ _SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
     "neg_brier_score": (brier_score, "predict_proba", -1.0),
     "lift": (lift, "scores", 1.0),
     "neg_cost": (cost, "predict", -1.0),
-    "neg_expected_calibration_error": (expected_calibration_error, "scores", -1.0),
     "r2": (r2, "predict", 1.0),
     _SQUARES: (mean_squared_error, "predict", -1.0),
     "neg_root_mean_squared_error": (root_mean_squared_error, "predict", -1.0),
@@ -1645,8 +1559,8 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     name : one of SCORES
         scikit-learn's names: "accuracy", "balanced_accuracy", "precision", "recall", "f1",
         "roc_auc", "average_precision", "neg_log_loss", "neg_brier_score"; and "lift" (with share=),
-        "neg_cost" (with costs=), "neg_expected_calibration_error". For numbers "r2",
-        "neg_mean_squared_error" and "neg_root_mean_squared_error".
+        "neg_cost" (with costs=). For numbers "r2", "neg_mean_squared_error" and
+        "neg_root_mean_squared_error".
     **settings
         Keyword arguments of the metric, such as `positive="yes"` or `class_prior=0.01`.
 
@@ -1752,7 +1666,7 @@ def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
     ):
         return found
     table = np.zeros((len(found), noisy.n_classes))
-    table[:, _codes_of(noisy, np.asarray(known))] = found
+    table[:, encode(np.asarray(known), noisy.classes)] = found
     return table
 
 
@@ -1767,7 +1681,7 @@ def _decisions(estimator: Any, X: object, noisy: NoisyLabels, positive: object) 
     codes = (
         list(range(noisy.n_classes))
         if known is None
-        else _codes_of(noisy, np.asarray(known)).tolist()
+        else encode(np.asarray(known), noisy.classes).tolist()
     )
     if found.shape[1:] != (len(codes),) and (found.ndim != 1 or len(codes) > 2):
         raise InvalidInput(
@@ -1795,7 +1709,7 @@ def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
             f" predict_distribution of numbers), got {type(estimator).__name__}. Use a scorer of"
             f" its predictions, such as labeldp.metrics.make_scorer({_SQUARES!r}) of numbers."
         )
-    if not np.array_equal(estimator.grid_, numbers_of(noisy)):
+    if not np.array_equal(estimator.grid_, points_of(noisy.classes)):
         raise InvalidInput(
             "Expected noisy labels on the grid that the regressor has learned, got another one."
             " Release both with one labeldp.Grid."
@@ -1906,7 +1820,10 @@ def lost_codes(
         rare[code] = False
         # Outputs of a class that the model lacks count as evidence for other classes, too: give it
         # its share before the next test.
-        found[code], evidence = _with_share(evidence, likelihood[:, code])
+        share, own = 0.1, likelihood[:, code]
+        for _ in range(30):  # the maximum-likelihood share, by EM
+            share = float(np.mean(share * own / (share * own + (1 - share) * evidence)))
+        found[code], evidence = share, (1 - share) * evidence + share * own
     return found
 
 
@@ -1925,15 +1842,6 @@ def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
         return np.ones(noisy.n_classes, bool)
     weights = told.class_weights()
     return np.asarray(weights.mean(axis=0) * np.sqrt(len(told)) > 5 * weights.std(axis=0))
-
-
-def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> tuple[float, Floats]:
-    """Find the maximum-likelihood share of a class by EM; return it, and the model's evidence mixed
-    with that of the class."""
-    share = 0.1
-    for _ in range(30):
-        share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
-    return share, np.asarray((1 - share) * evidence + share * likelihood)
 
 
 # Rows and their weights
@@ -2026,10 +1934,6 @@ def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
             f"Expected predictions of shape ({len(noisy)},), one class a row; got shape"
             f" {values.shape}."
         )
-    return _codes_of(noisy, values)
-
-
-def _codes_of(noisy: NoisyLabels, values: NDArray[Any]) -> NDArray[np.int32]:
     return encode(values, noisy.classes)
 
 
@@ -2045,16 +1949,6 @@ def _scores(noisy: NoisyLabels, scores: ArrayLike, code: int) -> Floats:
             f" missing; got {what}."
         )
     return values
-
-
-def _top(scores: Floats, weights: Floats, share: float) -> Floats:
-    """Return how much of each row is within this share of the highest scores: (n,) in [0, 1], less
-    than 1 for ties at the edge."""
-    levels, group = np.unique(-scores, return_inverse=True)
-    size = np.bincount(group, weights, len(levels))
-    before = np.cumsum(size) - size
-    inside = np.clip((share * weights.sum() - before) / np.where(size > 0, size, 1.0), 0.0, 1.0)
-    return np.asarray(inside[group])
 
 
 def _costs(costs: ArrayLike, k: int) -> Floats:
@@ -2164,7 +2058,7 @@ def _mean(
     *,
     least: float = 0.0,
     most: float,
-    constant: float,
+    constant: float | None,
 ) -> Estimate:
     """Estimate the mean of a loss (n, K) at the true labels."""
     found = _weighted_mean(

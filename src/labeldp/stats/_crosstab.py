@@ -182,26 +182,15 @@ def _independence(
 def _blocks(noisy: NoisyLabels, scores: Floats, members: Sequence[Codes]) -> Floats:
     """Compute the covariance of the groups' sums of scores (n, d) for independent rows: (G d, G d),
     a block for each group."""
-    d, g = scores.shape[1], len(members)
-    found = np.zeros((g * d, g * d))
+    if any(asked_by_prior(block) for block in noisy.blocks):
+        return np.asarray(block_diag(*(_spread(scores[mine]) * len(mine) for mine in members)))
     # Rows of the same draws have the same covariance if labels do not depend on the group, unless a
     # prior made their questions.
     drawn = np.column_stack([place >= 0 for place in noisy._places])
     kinds = np.unique(drawn, axis=0, return_inverse=True)[1].reshape(-1)
-    apart = any(asked_by_prior(block) for block in noisy.blocks)
-    common = (
-        []
-        if apart
-        else [_spread(scores[kinds == kind]) for kind in range(kinds.max(initial=-1) + 1)]
-    )
-    for i, mine in enumerate(members):
-        own = (
-            _spread(scores[mine]) * len(mine)
-            if apart
-            else sum(int((kinds[mine] == kind).sum()) * each for kind, each in enumerate(common))
-        )
-        found[i * d : (i + 1) * d, i * d : (i + 1) * d] = own
-    return found
+    common = [_spread(scores[kinds == kind]) for kind in range(kinds.max(initial=-1) + 1)]
+    counts = [np.bincount(kinds[mine], minlength=len(common)) for mine in members]
+    return np.asarray(block_diag(*(np.tensordot(count, common, axes=1) for count in counts)))
 
 
 def _of_bits(part: Contributions, basis: Floats, members: Sequence[Codes]) -> Floats:

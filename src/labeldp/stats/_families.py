@@ -28,11 +28,9 @@ class Family(Protocol):
     def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
         """Compute log-likelihood, gradient and Hessian of rows from predictors (n, q) and
         likelihoods (n, K)."""
-        ...
 
     def probabilities(self, eta: Floats) -> Floats:
         """Compute class probabilities: (n, K)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ between groups."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
-from labeldp.protocol._statistics import number_text, quantile, typical_length
-from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
+from labeldp.protocol._statistics import mean_interval, number_text, quantile, typical_length
+from labeldp.protocol.metrics import Estimate, likeliest_frequencies
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -368,11 +368,10 @@ class Figures:
                 f"Expected figures[group, name], got {_validate.shown(key)}. Groups: {self.groups};"
                 f" names: {self.names}."
             )
-        cells = (float(part[i, j]) for part in (self.value, self.low, self.high))
-        value, low, high = cells
-        return Estimate(
-            value, low, high, self.confidence, float(self.stderr[i, j]), self.least, self.most
+        value, low, high, stderr = (
+            float(part[i, j]) for part in (self.value, self.low, self.high, self.stderr)
         )
+        return Estimate(value, low, high, self.confidence, stderr, self.least, self.most)
 
     @staticmethod
     def _index(known: tuple[object, ...], value: object, what: str) -> int:
@@ -1005,29 +1004,22 @@ def effect(
         "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
     )
     rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)
-    _check_units(rows)
+    if rows.units is not None:
+        # the rows of a unit in both arms say nothing of one treatment against the other
+        arm_of = rows.groups.codes
+        both = np.intersect1d(rows.units[arm_of == 0], rows.units[arm_of == 1])
+        if len(both):
+            row = int(np.flatnonzero(rows.units == both[0])[0])
+            raise InvalidInput(
+                f"Expected each unit in one arm, got {len(both)} in both, such as that of row"
+                f" {row}. Leave them out, or compare the groups by labeldp.stats.difference, which"
+                " is no effect of a randomised treatment."
+            )
     plain = _difference(rows, numbers, confidence)
     if table is None:
         return plain
     found, told = matched(noisy, ids, X=table.table)
     return _adjusted(plain, rows, numbers, Design(found["X"][told.evidenced], table.names))
-
-
-def _check_units(rows: Rows) -> None:
-    """Refuse a unit that was in both arms: its rows say nothing of one treatment against the other
-    in a randomised experiment."""
-    if rows.units is None:
-        return
-    treated = np.zeros(int(rows.units.max(initial=-1)) + 1, np.int64)
-    treated[rows.units[rows.groups.codes == 1]] = 1
-    both = np.unique(rows.units[(rows.groups.codes == 0) & (treated[rows.units] == 1)])
-    if len(both):
-        row = int(np.flatnonzero(rows.units == both[0])[0])
-        raise InvalidInput(
-            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}."
-            " Leave them out, or compare the groups by labeldp.stats.difference, which is no"
-            " effect of a randomised treatment."
-        )
 
 
 def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:
@@ -1050,16 +1042,7 @@ def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) ->
     z = quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)
     low, high = ends if ends[0] <= ends[1] else (plain.least, plain.most)
-    rest = (
-        plain.confidence,
-        stderr,
-        plain.least,
-        plain.most,
-        plain.groups,
-        plain.means,
-        plain.n_rows,
-    )
-    return Difference(value, low, high, *rest, adjusted=True)
+    return replace(plain, value=value, low=low, high=high, stderr=stderr, adjusted=True)
 
 
 def least_squares(X: Floats, values: Floats, units: Codes | None) -> tuple[Floats, Floats]:

@@ -92,6 +92,7 @@ class Maximum:
     converged: bool
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step that is too long gives NaN, and is shortened
 def maximise(
     problem: Problem, start: Floats, free: Floats | None = None, done: float | None = None
 ) -> Maximum:
@@ -106,14 +107,6 @@ def maximise(
     done : float, optional
         The gain of a step at which the maximum is reached.
     """
-    # a step that is too long gives NaN, and is shortened
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _newton(
-            problem, start, free, _DONE * len(problem.likelihood) if done is None else done
-        )
-
-
-def _newton(problem: Problem, start: Floats, free: Floats | None, done: float) -> Maximum:
     n, here = len(problem.likelihood), Maximum(start, *problem.derivatives(start), converged=False)
     for _ in range(_STEPS):
         if not np.isfinite(here.hessian).all():  # of a start beyond what numbers hold
@@ -126,7 +119,7 @@ def _newton(problem: Problem, start: Floats, free: Floats | None, done: float) -
         )
         step = moves @ slope
         gain = float(slope @ step)
-        if gain < done:
+        if gain < (_DONE * n if done is None else done):
             return replace(here, converged=True)
         # In scaled columns a coefficient of 5 moves probabilities from one end to the other.
         length, there = min(1.0, 5.0 / float(np.abs(step).max())), here

@@ -27,12 +27,10 @@ class Effect(Protocol):
 
     def size(self) -> float:
         """Return the size of the effect."""
-        ...
 
     def variance(self, law: Law | None) -> float:
         """Return the variance of its estimate times the number of rows, under this law, or without
         privacy."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -320,24 +318,19 @@ def _share_variance(law: Law | None, share: float) -> float:
 
 
 def mean_variance(law: Law | None, values: Floats, shares: Floats) -> float:
-    """Compute the variance of a row's unbiased estimate of the mean of class values."""
+    """Compute the variance of a row's estimate of the mean of class values, as
+    `labeldp.stats.mean` estimates it.
+
+    By the law's unbiased weights; or where these are for a drawn question (Threshold), by the
+    information of maximum likelihood.
+    """
     if law is None:
         return float(shares @ values**2 - (shares @ values) ** 2)
     if isinstance(law, RandomizedResponse | SubsetSelection):
         own, other = _inclusion(law, len(values))
         mean, square = _sums(values, own, law.set_size if isinstance(law, SubsetSelection) else 1)
         return float(shares @ square - (shares @ mean) ** 2) / (own - other) ** 2
-    return _variance_by_matrix(_checked(law, len(values)), values, shares)
-
-
-def _variance_by_matrix(law: Law, values: Floats, shares: Floats) -> float:
-    """Compute the variance of a row's estimate of the mean from all outputs, as
-    `labeldp.stats.mean` estimates it.
-
-    By the law's unbiased weights; or where these are for a drawn question (Threshold), by the
-    information of maximum likelihood.
-    """
-    if law.n_classes > MAX_CELLS**0.5:
+    if _checked(law, len(values)).n_classes > MAX_CELLS**0.5:
         raise InvalidInput(
             f"Expected RandomizedResponse or SubsetSelection over {law.n_classes} classes, got"
             f" {law}."

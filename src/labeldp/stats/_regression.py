@@ -440,8 +440,8 @@ def _likeliest(
             noisy.class_weights() @ numbers_of(noisy) / spread,
             np.sort(numbers_of(noisy)) / spread,
         )
-        compared = _Compared.of(problem, problem.family, found, outcome, units, each)
-        compared.warn(design.names, np.sqrt(np.diagonal(covariance)))
+        errors = np.sqrt(np.diagonal(covariance))
+        _warn_of_misfit(problem, problem.family, found, outcome, units, each, design.names, errors)
     # Rows without noise tell the logarithm of their scale with the variance 1 / (2 rows).
     rows = (
         float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
@@ -483,78 +483,57 @@ def _likeliest(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Compared:
-    """Least squares coefficients of the outcome, compared with those that a fitted model of numbers
-    implies.
+def _warn_of_misfit(
+    problem: Problem,
+    family: Normal,
+    found: Maximum,
+    outcome: tuple[Floats, Floats],
+    units: Codes | None,
+    back: Floats,
+    names: tuple[str, ...],
+    stderr: Floats,
+) -> None:
+    """Warn if least squares coefficients of the outcome differ from those that a fitted model of
+    numbers implies by more than chance, and one by more than its standard error.
 
-    Attributes
-    ----------
-    unbiased, implied : (p,) float64
-        Coefficients of the unbiased estimates of the rounded outcome, and of its means by the
-        fitted model.
-    pvalue : float
-        That both are estimates of the same, by a chi-square test (Hausman 1978, "Specification
-        tests in econometrics").
+    By a chi-square test that both are estimates of the same (Hausman 1978, "Specification tests in
+    econometrics"). `outcome` is unbiased estimates (n,) of the rounded outcome and points (K,),
+    `back` (p, p) leads from the problem's columns to the user's.
     """
-
-    unbiased: Floats
-    implied: Floats
-    pvalue: float
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        family: Normal,
-        found: Maximum,
-        outcome: tuple[Floats, Floats],
-        units: Codes | None,
-        back: Floats,
-    ) -> "_Compared":
-        """Compare; `outcome` is unbiased estimates (n,) and points (K,), `back` (p, p) leads from
-        the problem's columns to the user's."""
-        X, (values, points) = problem.designs[0], outcome
-        n, p = X.shape
-        means, moved = np.empty(n), np.zeros((p, len(found.flat)))
-        for rows in problem.batches():
-            means[rows], slope = family.means(problem.predictors(found.flat, rows), points)
-            moved += np.hstack(
-                [
-                    X[rows].T @ (part[rows] * slope[:, j : j + 1])
-                    for j, part in enumerate(problem.designs)
-                ]
-            )
-        # How much each row moves the difference: by its own residual, and by its pull on the
-        # model's estimates.
-        each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(
-            -found.hessian, moved.T
+    X, (values, points) = problem.designs[0], outcome
+    n, p = X.shape
+    means, moved = np.empty(n), np.zeros((p, len(found.flat)))
+    for rows in problem.batches():
+        means[rows], slope = family.means(problem.predictors(found.flat, rows), points)
+        moved += np.hstack(
+            [
+                X[rows].T @ (part[rows] * slope[:, j : j + 1])
+                for j, part in enumerate(problem.designs)
+            ]
         )
-        total = each.sum(axis=0)
-        statistic = float(total @ np.linalg.pinv(outer_of(each, units), hermitian=True) @ total)
-        implied, apart = (back @ (part / n) for part in (X.T @ means, total))
-        return cls(implied + apart, implied, float(gammaincc(p / 2, statistic / 2)))
-
-    def warn(self, names: tuple[str, ...], stderr: Floats) -> None:
-        """Warn if the two differ by more than chance, and one coefficient by more than its standard
-        error."""
-        far = np.abs(self.unbiased - self.implied) > stderr[: len(names)]
-        if self.pvalue > _MISFIT or not far.any():
-            return
-        listed = ", ".join(
-            f"{name} {number_text(self.unbiased[i])} and {number_text(self.implied[i])}"
-            for i, name in enumerate(names)
-            if far[i]
+    # How much each row moves the difference: by its own residual, and by its pull on the model's
+    # estimates.
+    each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(-found.hessian, moved.T)
+    total = each.sum(axis=0)
+    statistic = float(total @ np.linalg.pinv(outer_of(each, units), hermitian=True) @ total)
+    implied, apart = (back @ (part / n) for part in (X.T @ means, total))
+    far = np.abs(apart) > stderr[: len(names)]
+    if gammaincc(p / 2, statistic / 2) > _MISFIT or not far.any():
+        return
+    listed = ", ".join(
+        f"{name} {number_text(implied[i] + apart[i])} and {number_text(implied[i])}"
+        for i, name in enumerate(names)
+        if far[i]
+    )
+    warn(
+        MisfitWarning(
+            "The linear model, whose errors are normal and equally wide in all rows, does not fit"
+            " what was released: least squares of the outcome, which assumes no distribution, and"
+            f" the fitted model give {listed}. Its coefficients and intervals then miss those of"
+            " the mean, also with sandwich standard errors. Take model='least-squares' for numbers"
+            " that are skewed."
         )
-        warn(
-            MisfitWarning(
-                "The linear model, whose errors are normal and equally wide in all rows, does not"
-                " fit what was released: least squares of the outcome, which assumes no"
-                f" distribution, and the fitted model give {listed}. Its coefficients and intervals"
-                " then miss those of the mean, also with sandwich standard errors. Take"
-                " model='least-squares' for numbers that are skewed."
-            )
-        )
+    )
 
 
 def _check_model(noisy: NoisyLabels, model: str) -> None:

@@ -364,10 +364,9 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     # A row that occurs twice would count its evidence twice.
     again = np.setdiff1d(np.arange(len(place)), np.unique(place, return_index=True)[1])
     if len(again):
-        row = row_name(source, int(again[0]))
         raise InvalidInput(
             f"Expected each row of the release once, got an id twice in {source.path.name}, again"
-            f" in {row}. Drop it."
+            f" in {row_name(source, int(again[0]))}. Drop it."
         )
     return derived(found.noisy[place], order="file")
 
@@ -384,9 +383,9 @@ def _declared(
         raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
     check_columns(source, [label, *names])
     values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
-    released = law.released(values)
-    kind = source.type_of(label)
-    codec = label_codec(tuple(released), label, kind, text_table=source.text)
+    codec = label_codec(
+        tuple(law.released(values)), label, source.type_of(label), text_table=source.text
+    )
     codes: list[NDArray[np.generic]] = []
     ids = []
     for batch in source.batches([label, *names]):
@@ -470,15 +469,12 @@ def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None
             _check_facts(source, facts)
             ledger.looked_up(Receipt.from_dict(facts["receipt"]))
         elif _recorded(source, facts, ledger) is None:
-            found, run_id = (
-                _validate.quoted(name for name in names if name in labels_of(facts)),
-                Receipt.from_dict(facts["receipt"]).run_id,
-            )
+            found = _validate.quoted(name for name in names if name in labels_of(facts))
             raise InvalidInput(
-                f"Expected in column {found} what run {run_id} has drawn, as the manifest or"
-                f" metadata of {source.path.name} says, got something else, or not all of its rows"
-                " and evidence: raw values may stand there. Start from the released table as it"
-                f" was, or take {found} out of the table."
+                f"Expected in column {found} what run {Receipt.from_dict(facts['receipt']).run_id}"
+                f" has drawn, as the manifest or metadata of {source.path.name} says, got something"
+                " else, or not all of its rows and evidence: raw values may stand there. Start from"
+                f" the released table as it was, or take {found} out of the table."
             )
 
 
@@ -702,7 +698,8 @@ def _read(source: Source, facts: Manifest, *, keep: bool = True) -> tuple[list[_
     digests = facts.get("digests")
     if digests is not None or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
-        _compare(source, facts, drawn, (digests or facts).get("drawn"))
+        if drawn != (digests or facts).get("drawn"):
+            raise changed(source, facts)
         return [piece], drawn
     # A folder without a manifest: each file is proven by its own metadata, and all files must be of
     # one release.
@@ -719,7 +716,8 @@ def _read(source: Source, facts: Manifest, *, keep: bool = True) -> tuple[list[_
         )
     found = [_piece(file, each) for file, each in zip(source.files, said, strict=True)]
     for file, each, (_, drawn) in zip(source.files, said, found, strict=True):
-        _compare(file, facts, drawn, each.get("drawn"))
+        if drawn != each.get("drawn"):
+            raise changed(file, facts)
     return [piece for piece, _ in found], drawn_in_all(drawn for _, drawn in found)
 
 
@@ -747,12 +745,6 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
         # A label that is no class, or evidence that cannot be decoded, was not drawn.
         raise changed(source, facts, str(error)) from None
     return piece, digest.hexdigest()
-
-
-def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
-    """Refuse rows whose digest differs from the claimed one."""
-    if drawn != claimed:
-        raise changed(source, facts)
 
 
 def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
@@ -838,7 +830,18 @@ class _EmptyIsNull(LabelCodec):
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
     """Decode an evidence column of bytes or base64url text: (n, width) uint8."""
     column = plain(column)
-    column = _from_base64(column) if is_text(column.type) else column
+    if is_text(column.type):
+        try:
+            texts = [
+                base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+                for text in column.to_pylist()
+            ]
+        except (ValueError, TypeError):
+            raise InvalidInput(
+                "Expected evidence in base64url, got something else. The column was changed after"
+                " the release."
+            ) from None
+        column = pa.array(texts, pa.binary())
     raw, present = from_arrow(column, record_type(law).itemsize)
     if not present.all():
         raise InvalidInput(
@@ -846,22 +849,6 @@ def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
             " damaged."
         )
     return raw
-
-
-def _from_base64(texts: pa.Array) -> pa.Array:
-    try:
-        return pa.array(
-            [
-                base64.b64decode(t + "=" * (-len(t) % 4), altchars=b"-_", validate=True)
-                for t in texts.to_pylist()
-            ],
-            pa.binary(),
-        )
-    except (ValueError, TypeError):
-        raise InvalidInput(
-            "Expected evidence in base64url, got something else. The column was changed after the"
-            " release."
-        ) from None
 
 
 def _noisy(piece: _Piece, facts: Manifest, receipt: Receipt) -> NoisyLabels:

@@ -9,14 +9,10 @@ works on it.
 
 import hashlib
 import importlib
-import itertools
 import json
 import os
-import platform
 import re
 import tempfile
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,16 +27,15 @@ import pyarrow.fs as pafs
 
 from labeldp._files import (
     clear_own,
+    give_usual_rights,
     own_folder,
     path_text,
     private_file,
-    private_opener,
-    publish_file,
-    replace_file,
     sync,
 )
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
+from labeldp.noise._secrets import new_run_id
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # file systems that rename a folder in one step; all others are treated as object stores
@@ -57,7 +52,6 @@ BUCKET = r"bucket-\d{3}\.arrow"
 """The pattern of names of a shuffle's files."""
 _OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{TEMPORARY}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
-_COUNTER = itertools.count()
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,26 +254,23 @@ class Place:
     # Changes
     # ----------------------------------------------------------------------------------------------
 
-    def make_folder(self, *, private: bool = False) -> bool:
-        """Make the folder and those above it; no effect in an object store.
-
-        With `private`, a local folder is made or checked by `own_folder`. Returns False if such a
-        private folder was there already.
-        """
+    def make_folder(self, *, private: bool = False) -> None:
+        """Make the folder and those above it; no effect in an object store. With `private`, a local
+        folder is made or checked by `own_folder`."""
         if self.local is not None and private:
             self.local.parent.mkdir(parents=True, exist_ok=True)
-            return own_folder(self.local)
-        if self.local is not None:
-            self.local.mkdir(parents=True, exist_ok=True)
+            own_folder(self.local)
         elif self.can_rename:
             self.filesystem.create_dir(self.path)
-        return True
 
     def move(self, target: "Place") -> None:
         """Rename a file in its file system, replacing a file of that name; a local file is synced
         before, and gets the usual rights."""
         if self.local is not None and target.local is not None:
-            publish_file(self.local, target.local)
+            sync(self.local)
+            give_usual_rights(self.local)
+            os.replace(self.local, target.local)
+            sync(target.local.parent)
         elif self.can_rename:
             self.filesystem.move(self.path, target.path)
         else:
@@ -347,13 +338,6 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     return _filesystem(found), path
 
 
-def unused_name() -> str:
-    """Return a name that no other process, thread or machine uses. It is not secret."""
-    # Workers on several machines, and several attempts at one task, write into one folder.
-    facts = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
     """Translate errors of the file system into a ReleaseError that names the file."""
@@ -379,7 +363,7 @@ class HashedFile:
         if place.local is None:
             self._file = place.open_output()
         else:  # closed by its owner
-            self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
+            self._file = open(private_file(place.local), "wb")  # noqa: SIM115
         self._state, self._thread = hashlib.sha256(), ThreadPoolExecutor(1)
         self._waiting: deque[Future[None]] = deque()
         self.size = 0
@@ -505,13 +489,13 @@ class Staging:
 
         Only the driver may call this, before any worker writes.
         """
-        is_new, local = self.folder.make_folder(private=True), self.folder.local
-        if local is None:
+        self.folder.make_folder(private=True)
+        if self.folder.local is None:
             for file in self.folder.files():
                 if file.name != JOURNAL:
                     file.delete()
-        elif not is_new:
-            _clear(local, _OURS, kept=JOURNAL)
+        else:
+            _clear(self.folder.local, _OURS, kept=JOURNAL)
 
     @property
     def started(self) -> bool:
@@ -526,7 +510,8 @@ class Staging:
 
     def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
-        return self.folder.child(f"attempt-{unused_name()}{self.suffix}")
+        # Workers on several machines, and several attempts at one task, write into one folder.
+        return self.folder.child(f"attempt-{new_run_id()}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
@@ -562,7 +547,8 @@ class Staging:
         # Earlier attempts of this run may have moved files to the final names, with other bytes if
         # their batches differed. The journal has the digests of all of them. A file with any other
         # digest belongs to somebody else, and is not replaced.
-        known, there = self._journal(), self._there()
+        journal, there = self.folder.child(JOURNAL), self._there()
+        known: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
         if not replace and not all(
@@ -570,7 +556,14 @@ class Staging:
         ):
             raise name_taken_error(self.out)
         if self.folder.files():  # an empty folder: everything was published before
-            self._write_journal(known)
+            if self.single and not self.out.can_rename:
+                # First the marker, then the journal, then the object, so that a reader at any
+                # moment is warned.
+                _marker(self.out).write_bytes(b"")
+            # For each final name the SHA-256 of the files that this run's attempts give it; on disk
+            # before the first move, so that every file under a final name can be recognised as this
+            # run's.
+            self._write_whole(journal, json.dumps(known).encode())
         if not self.single:
             # The folder's entry is on disk before files move into it: else power loss could take
             # them away with the folder.
@@ -586,27 +579,6 @@ class Staging:
         self.write_manifest(manifest)
         self._delete_folder()
         return names
-
-    def _write_journal(self, known: dict[str, list[str]]) -> None:
-        """Write the journal atomically: for each final name the SHA-256 of the files that this
-        run's attempts give it."""
-        journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
-        if journal.local is not None:
-            # On disk before the first move, so that every file under a final name can be recognised
-            # as this run's.
-            replace_file(journal.local.with_name(TEMPORARY), journal.local, data)
-            return
-        if self.single and not self.out.can_rename:
-            # First the marker, then the journal, then the object, so that a reader at any moment is
-            # warned.
-            _marker(self.out).write_bytes(b"")
-        self._write_whole(journal, data)
-
-    def _journal(self) -> dict[str, list[str]]:
-        """Read the journal of this run; empty if it has not started to publish."""
-        journal = self.folder.child(JOURNAL)
-        said: dict[str, list[str]] = json.loads(journal.read_bytes()) if journal.exists() else {}
-        return said
 
     def _there(self) -> dict[str, Place]:
         """Return the files of the existing output by name."""
@@ -638,9 +610,6 @@ class Staging:
             return
         self.folder.make_folder(private=True)
         temporary = self.folder.child(TEMPORARY)
-        if temporary.local is not None and target.local is not None:
-            replace_file(temporary.local, target.local, data, public=True)
-            return
         temporary.write_bytes(data)
         temporary.move(target)
 
@@ -733,11 +702,6 @@ def name_taken_error(out: Place) -> ReleaseError:
 def manifest_place(out: Place) -> Place:
     """Return the place of an output's manifest, beside it: OUT.manifest.json."""
     return out.beside(manifest_name(out.name))
-
-
-def manifest_path(out: Path) -> Path:
-    """Return the path of an output's manifest, as `manifest_place` does."""
-    return out.with_name(manifest_name(out.name))
 
 
 def part_name(number: int) -> str:
@@ -863,7 +827,7 @@ def scratch(out: Place) -> Iterator[Path]:
         return
     # A small object is written before the first pass: a release that cannot be written should not
     # be charged.
-    probe = out.beside(f"_labeldp_probe_{unused_name()}")
+    probe = out.beside(f"_labeldp_probe_{new_run_id()}")
     try:
         probe.write_bytes(b"")
         probe.delete()

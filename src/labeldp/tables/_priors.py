@@ -33,7 +33,7 @@ from labeldp._hash import SetDigest, public_hash
 from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import Divide, TableDraw, TablePin, changed_input
-from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError, needs_torch
 from labeldp.laws import Grid
 from labeldp.laws._columns import as_classes
 from labeldp.laws._exact import quantise
@@ -74,36 +74,6 @@ class Prior(Protocol):
         """Read its files, for classes in the order of their codes."""
 
 
-class OpenPrior(Protocol):
-    """A prior whose files are in memory; it pickles, so that workers can use it.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        The columns of the released table that it reads.
-    facts : mapping
-        Its description with the SHA-256 of its files, JSON-ready.
-    exact : bool
-        True if equal rows get equal weights, to the last bit, on every machine and in every batch.
-    """
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See above."""
-
-    @property
-    def exact(self) -> bool:
-        """See above."""
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """See above."""
-
-    def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """Compute the weights of rows that have `columns` only: (n, K). `start` is the number of
-        the first row, for messages, or None."""
-
-
 def column_names(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the distinct columns that a user names for a role; None for None."""
     if names is None:
@@ -126,7 +96,9 @@ def column_name(**named: object) -> None:
         raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
 
 
-def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior:
+def opened(
+    prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]
+) -> "OpenPrior":
     """Open the prior of a spec.
 
     Raises
@@ -151,7 +123,7 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
     return found
 
 
-def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
+def weights_of(prior: "OpenPrior", batch: Columns, start: int | None, n_classes: int) -> Floats:
     """Compute and check the prior's weights of a batch: (n, K) float64."""
     # The prior gets its own columns only, because the batch also holds the raw labels.
     rows = pa.record_batch(
@@ -271,11 +243,10 @@ class PriorTable:
 
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""
-        columns = None if self.columns is None else list(self.columns)
         return {
             "table": str(self.path),
             "key": list(self.key),
-            "columns": columns,
+            "columns": None if self.columns is None else list(self.columns),
             "missing": self.missing,
         }
 
@@ -285,39 +256,54 @@ class PriorTable:
         with reading(place):
             sha256 = place.digest()
         source = open_table(place)
-        columns = self._weight_columns(source.names, place.name, classes)
-        rows = _whole(source, [*self.reads, *columns])
+        columns = list(self.columns or (name for name in source.names if name not in self.key))
+        if len(columns) != len(classes):
+            raise InvalidInput(
+                f"Expected one column of weights a class ({len(classes)}) in {place.name}, got"
+                f" {len(columns)}. Name them in the order of the classes: columns=[...]."
+            )
+        order = ordered_by_value(columns, classes) if self.columns is None else None
+        columns = columns if order is None else [columns[i] for i in order]
+        names = [*self.reads, *columns]
+        check_columns(source, names)
+        batches = list(source.batches(names))
+        if not batches:
+            raise InvalidInput(f"Expected rows in the table of priors, got none in {place.name}.")
+        rows = pa.record_batch(
+            {
+                name: pa.concat_arrays([plain(batch.column(name)) for batch in batches])
+                for name in names
+            }
+        )
         weights = weight_columns(rows, columns, f" of {place.name}")
         facts = self.to_dict() | {"table": place.name, "columns": columns, "sha256": sha256}
         keys = [_key(rows.column(name), name, source) for name in self.reads]
-        made, order = OpenTable.sorted(self.reads, facts, keys, weights, self.missing)
+        made, places = OpenTable.sorted(self.reads, facts, keys, weights, self.missing)
         # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal
         # hashes are taken for equal keys.
-        again = order[1:][made.words[1:] == made.words[:-1]]
+        again = places[1:][made.words[1:] == made.words[:-1]]
         if len(again):
-            row, names = row_number(int(again.min())), _validate.quoted(self.reads)
             raise InvalidInput(
-                f"Expected each key once in {place.name}, got one of {names} twice, again in {row}."
+                f"Expected each key once in {place.name}, got one of"
+                f" {_validate.quoted(self.reads)} twice, again in {row_number(int(again.min()))}."
                 " Keep one row of each."
             )
         return made
 
-    def _weight_columns(
-        self, names: Sequence[str], where: str, classes: Sequence[object]
-    ) -> list[str]:
-        columns = list(self.columns or (name for name in names if name not in self.key))
-        if len(columns) != len(classes):
-            raise InvalidInput(
-                f"Expected one column of weights a class ({len(classes)}) in {where}, got"
-                f" {len(columns)}. Name them in the order of the classes: columns=[...]."
-            )
-        order = ordered_by_value(columns, classes) if self.columns is None else None
-        return columns if order is None else [columns[i] for i in order]
-
 
 @dataclass(frozen=True, repr=False)
 class OpenTable:
-    """A `PriorTable` in memory, sorted by the hashes of its keys."""
+    """A `PriorTable` in memory, sorted by the hashes of its keys.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        The columns of the released table that it reads.
+    facts : mapping
+        Its description with the SHA-256 of its files, JSON-ready.
+    exact : bool
+        True if equal rows get equal weights, to the last bit, on every machine and in every batch.
+    """
 
     columns: tuple[str, ...]
     facts: Mapping[str, object]
@@ -344,7 +330,8 @@ class OpenTable:
         return cls(tuple(columns), facts, words[order], taken, table[order], missing), order
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """Look up each row's key: (n, K) float64."""
+        """Look up the key of each row, which has `columns` only: (n, K) float64. `start` is the
+        number of the first row, for messages, or None."""
         place, found = self._find(rows) if len(self.columns) > 1 else self._find_distinct(rows)
         if self.missing == "error" and not found.all():
             raise InvalidInput(
@@ -380,17 +367,6 @@ class OpenTable:
                 zero_copy_only=False
             )
         return place, present
-
-
-def _whole(source: Source, names: Sequence[str]) -> pa.RecordBatch:
-    """Read these columns of a small table as one batch."""
-    check_columns(source, names)
-    batches = list(source.batches(names))
-    if not batches:
-        raise InvalidInput(f"Expected rows in the table of priors, got none in {source.path.name}.")
-    return pa.record_batch(
-        {name: pa.concat_arrays([plain(each.column(name)) for each in batches]) for name in names}
-    )
 
 
 def _key(column: pa.Array, name: str, source: Source) -> pa.Array:
@@ -622,13 +598,11 @@ class OpenModel:
     @property
     def facts(self) -> Mapping[str, object]:
         """The kind of model, with the SHA-256 of its file."""
-        torch = {"probabilities": self.probabilities} if self.kind == EXPORTED else {}
-        digest = hashlib.sha256(self.raw).hexdigest()
         return {
             "model": self.kind,
             "features": list(self.columns),
-            "sha256": {self.name: digest},
-        } | torch
+            "sha256": {self.name: hashlib.sha256(self.raw).hexdigest()},
+        } | ({"probabilities": self.probabilities} if self.kind == EXPORTED else {})
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Predict the probabilities of each row's classes."""
@@ -654,9 +628,6 @@ class OpenModel:
     def _model(self) -> Any:
         return _built(self.raw, self.name, self.trust)
 
-    def __hash__(self) -> int:
-        return hash(self.raw)
-
     def _of_skops(self) -> Predict:
         model, tables = self._model, self.reads_tables
         known = model.classes if tables else getattr(model, "classes_", None)
@@ -678,6 +649,9 @@ class OpenModel:
         return predict
 
 
+OpenPrior = OpenTable | OpenModel
+"""A prior whose files are in memory; it pickles, so that workers can use it."""
+
 # One model per process, which loads it once: a release has one prior.
 _built = lru_cache(1)(read_model)
 
@@ -690,12 +664,8 @@ def _loaded(model: OpenModel) -> Predict:
 def _exported(model: OpenModel) -> Predict:
     """Load a program of `torch.export.save`; its answers are checked, since a user's module may
     return anything."""
-    try:
+    with needs_torch():
         import torch
-    except ImportError:
-        raise MissingExtra(
-            f"Expected torch for the model {model.name}, which is not installed. pip install torch."
-        ) from None
     try:
         module = torch.export.load(io.BytesIO(model.raw)).module()
     except Exception as error:
@@ -959,7 +929,14 @@ def write_answers(
             kept = pa.record_batch(
                 {name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)}
             )
-            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema))
+            sink = sink or PartsSink(
+                folder,
+                partial(
+                    ParquetSink,
+                    schema=kept.schema,
+                    settings={"compression": "snappy", "use_dictionary": []},
+                ),
+            )
             sink.write(kept)
         if sink is not None:
             sink.close()
@@ -967,10 +944,6 @@ def write_answers(
     finally:
         if sink is not None:
             sink.abort()
-
-
-def _sink(place: Place, schema: pa.Schema) -> ParquetSink:
-    return ParquetSink(place, schema, {"compression": "snappy", "use_dictionary": []})
 
 
 def kept_weights(column: pa.Array, n_classes: int) -> NDArray[np.float64]:

@@ -164,10 +164,7 @@ class Engine(Protocol):
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the label column; refuse a table that lacks a column, or was released
-        already."""
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
+        already, and private columns as ids, unit or prior."""
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn
@@ -232,7 +229,8 @@ class _Release:
             spec.stage_name,
             replace(self._account, column=spec.labels[0]),
         )
-        # Before any row is read, so that a taken name is refused at once.
+        # Before any row is read, so that a taken name is refused at once; and private columns as
+        # ids, as the message about repeated ids tells which rows have one value.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
         self._prior = (
@@ -243,8 +241,6 @@ class _Release:
 
     def run(self, folder: Path) -> TableRelease:
         """Pin, charge, draw, publish and settle."""
-        # Before a row is read: the message about repeated ids tells which rows have one value.
-        self._engine.check_ids(self._spec, str(self._account.dataset), self._ledger)
         prior, pin = self._prior, self._begin()
         # A model may give other answers if it is asked again (other batches, another machine), and
         # rows would be drawn under two priors. So it is asked once, between the passes, and its
@@ -262,7 +258,16 @@ class _Release:
         # charge does not take it back.
         if known is None or self._account.redraw:
             self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
-            self._warn_of_altered()
+            found = altered(self._engine.types, self._engine.written)
+            names = unchanged(tuple(found), self._spec)
+            if told := [f"{name!r} ({found[name]})" for name in names]:
+                warn(
+                    LabelDPWarning(
+                        "Columns that the released table has in another type, or without what the"
+                        f" input says they are: {_validate.told(told, ', ')}. Convert them first,"
+                        " or leave them out, if that matters to its readers."
+                    )
+                )
         run = (
             pin.charge(rows)
             if model is None or prior is None
@@ -284,13 +289,13 @@ class _Release:
             return TableRelease(
                 self._out.place, run.receipt, True, manifest, self._unchanged(manifest)
             )
-        prior_facts = None if prior is None else prior.facts
-        drawn = self._codec.classes, run.facts.law, run.receipt
         facts = ReleaseFacts(
             self._spec,
             str(self._account.dataset),
-            *drawn,
-            prior_facts,
+            self._codec.classes,
+            run.facts.law,
+            run.receipt,
+            None if prior is None else prior.facts,
             tuple(self._engine.earlier),
             run.histogram,
         )
@@ -305,17 +310,6 @@ class _Release:
         return TableRelease(
             self._out.place, run.receipt, False, manifest, self._unchanged(manifest)
         )
-
-    def _warn_of_altered(self) -> None:
-        found = altered(self._engine.types, self._engine.written)
-        if told := [f"{name!r} ({found[name]})" for name in unchanged(tuple(found), self._spec)]:
-            warn(
-                LabelDPWarning(
-                    "Columns that the released table has in another type, or without what the"
-                    f" input says they are: {_validate.told(told, ', ')}. Convert them first, or"
-                    " leave them out, if that matters to its readers."
-                )
-            )
 
     def _unchanged(self, manifest: Manifest) -> tuple[str, ...]:
         """List the columns that the file that was written has as the input has them."""
@@ -718,6 +712,14 @@ class ReleaseFacts:
     @cached_property
     def shared(self) -> dict[str, object]:
         """The facts that all rows share and that a reader of the table needs."""
+        counted = (
+            {}
+            if self.histogram is None
+            else {
+                "counts": self.histogram.values[0].tolist(),
+                "rows": int(self.histogram.n_rows[0]),
+            }
+        )
         return {
             "format": FORMAT,
             "kind": "release",
@@ -729,12 +731,8 @@ class ReleaseFacts:
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
-            **({} if self.histogram is None else {HISTOGRAM: _counted(self.histogram)}),
+            **({HISTOGRAM: counted} if counted else {}),
         }
-
-
-def _counted(answer: Aggregate) -> dict[str, object]:
-    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
 @dataclass(frozen=True)
@@ -825,8 +823,8 @@ def misstated(facts: Manifest, charged: Receipt, law: Law | None) -> list[str]:
         "dataset": charged.dataset,
         "label": charged.column,
         "insecure": not charged.secure,
+        "classes_inferred": bool(charged.except_for),
     }
-    due["classes_inferred"] = bool(charged.except_for)
     if law is not None:
         due["guarantee"] = guarantee(charged, law) if charged.secure else None
     # The metadata of a file, and the list of earlier releases, say less than a manifest.

@@ -424,7 +424,12 @@ class ReleasePlan:
             Public weights of the classes for all rows, usually the predictions of a model that was
             trained on the stages before.
         """
-        made = Stage(self.id, stage, tuple(self._law(name) for name in self.laws), self.fractions)
+        made = Stage(
+            self.id,
+            stage,
+            tuple(law_of(self._spec(name), len(self.classes)) for name in self.laws),
+            self.fractions,
+        )
         return self._spec(made.law, prior, made)
 
     def run(self) -> StagedRun:
@@ -488,9 +493,6 @@ class ReleasePlan:
             ) from None
         _check_same_ledger(said, plan, draws)
         return plan
-
-    def _law(self, name: str) -> Law:
-        return law_of(self._spec(name), len(self.classes))
 
     def _spec(
         self, law: Law | str, prior: Sequence[str] | None = None, stage: Stage | None = None
@@ -589,9 +591,8 @@ def _ledger_facts(ledger: Ledger) -> Mapping[str, object]:
             f"Expected a ledger's URL without a password, since a plan is public, got {location}."
             " Keep it in ~/.pgpass or PGPASSWORD."
         )
-    text = location.url if isinstance(location, LedgerUrl) else str(location)
     return {
-        "location": text,
+        "location": location.url if isinstance(location, LedgerUrl) else str(location),
         "budget": ledger.budget,
         "key": None if ledger.key_source is None else ledger.key_source.text,
     }

@@ -30,7 +30,7 @@ from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, plain_errors
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.formats._parquet import is_other_format, without_views
+from labeldp.tables.formats._parquet import without_views
 from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
@@ -120,11 +120,6 @@ def start(address: str | None = None) -> None:
 
 def read(source: Place) -> "Dataset":
     """Read a Parquet file, or a folder of them, as a Dataset."""
-    if is_other_format(source):
-        raise InvalidInput(
-            f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a"
-            " Dataset of your own."
-        )
     with _plain_errors():
         return _read(source.path, source.filesystem)
 

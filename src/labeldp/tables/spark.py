@@ -39,7 +39,7 @@ from labeldp.tables.engines._cluster import (
     plain_errors,
 )
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.formats._parquet import is_other_format, root_of
+from labeldp.tables.formats._parquet import root_of
 from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
@@ -173,11 +173,6 @@ def start(master: str | None = None) -> "SparkSession":
 
 def read(session: "SparkSession", source: Place) -> "DataFrame":
     """Read a Parquet file, or a folder or pattern of them, as a DataFrame."""
-    if is_other_format(source):
-        raise InvalidInput(
-            f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a"
-            " DataFrame of your own."
-        )
     with _plain_errors():
         if source.exists():
             return session.read.parquet(_path(source))

@@ -98,7 +98,7 @@ Table = Any
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)  # engines print the arguments of a failed task
 class Shipment:
     """Secrets and row sets that the driver sends to its workers as the engine's private data, so
     that no query plan or closure holds them.
@@ -114,17 +114,9 @@ class Shipment:
     secrets: SecretParts
     rows: RowSetBuilder | None = None
 
-    # Engines print the arguments of a failed task.
-    def __repr__(self) -> str:
-        return f"Shipment({len(self.secrets)} runs)"
-
     def run_secrets(self, facts: RunFacts) -> list[RunSecret]:
         """Compute the runs' secrets, on a worker."""
         return run_secrets_of(self.secrets, facts)
-
-    def own_rows(self) -> RowSetBuilder | None:
-        """Return a new empty builder: tasks of one worker may share the shipment."""
-        return copy.deepcopy(self.rows)
 
 
 class Handle(Protocol):
@@ -243,12 +235,8 @@ class Job(ABC):
         return (conformed(batch, self.work.shape.schema) for batch in batches)
 
 
-@dataclass(frozen=True)
-class FirstSummary:
-    """The result of the first pass over one partition."""
-
-    sums: PassSums
-    rows: RowSetBuilder | None
+FirstSummary = tuple[PassSums, RowSetBuilder | None]
+"""The result of the first pass over one partition."""
 
 
 @dataclass(frozen=True)
@@ -363,28 +351,40 @@ class ClusterEngine:
         return check_spec(spec, self._cluster.name)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """Return the codec of the declared classes, and check the table's columns."""
+        """Return the codec of the declared classes, and check the table's columns; refuse private
+        ones as ids, unit or prior."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
         check_holds(self._schema)
         self.written = written_types(self._schema)
         self.types = {**self.written, **self._cluster.altered(self._table)}
         self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
-        _check_columns(self._schema, spec.labels, spec.columns)
+        for name in spec.columns:
+            if name not in self.names:
+                raise InvalidInput(
+                    "Expected a column that the table has, got"
+                    f" {name!r}.{_validate.suggest(name, self.names)} Its columns:"
+                    f" {', '.join(self.names[:20])}."
+                )
+        check_own(self.names)
+        if len(set(self.names)) < len(self.names):
+            raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
+        # A cluster's table has no manifest beside it. Only the evidence, named after all columns of
+        # a release, shows that it was released.
+        drawn = [name.removesuffix(EVIDENCE) for name in self.names if name.endswith(EVIDENCE)]
+        for label in spec.labels:
+            if any(label in (name, *_validate.parted(name)) for name in drawn):
+                raise released_already(label)
         layout = layout_of_paths(self._cluster.files(self._table))
         for label, classes in zip(spec.labels, spec.lists, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
+        check_unchanged(unchanged(spec.columns, spec), str(spec.dataset), ledger, self.files)
         return codec_of(
             spec.classes,
             spec.label,
             lambda name: self._schema.field(name).type,
             text_table=False,
         )
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
-        names = [name for name in spec.columns if name not in spec.labels]
-        check_unchanged(names, dataset, ledger, self.files)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
@@ -450,7 +450,7 @@ class ClusterPasses:
             for part in found:
                 # The engine returns the summary of one attempt for each task, so a retried task
                 # counts once.
-                self._pin.absorb(part.sums, part.rows)
+                self._pin.absorb(*part)
             if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
             self._pin.require_distinct(lambda: self._ids_repeat(handle))
@@ -467,7 +467,11 @@ class ClusterPasses:
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """Make the builder of the run's row set; None for more than `MOST_NAMES` text ids."""
-        text = self._has_text_ids()
+        names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
+        # anything but one column of integers each
+        text = len(self._spec.ids) > 1 or not all(
+            pa.types.is_integer(self._shape.schema.field(name).type) for name in names
+        )
         # A run without a row set counts for every row. That is more than it spends, which is safe.
         if text and self._cluster.count(table) > MOST_NAMES:
             _log.warning(
@@ -515,12 +519,19 @@ class ClusterPasses:
                     table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows
                 )
             work = replace(self._work(handle, table), answered=bool(answers))
-            named = run.prior, run.stage_name
+            text = [
+                field.name
+                for field in self._shape.released()
+                if is_text(field.type) or pa.types.is_dictionary(field.type)
+            ]
             drawing = Drawing(
                 run.receipt,
-                *named,
+                run.prior,
+                run.stage_name,
                 staging,
-                _settings(self._shape),
+                # dictionaries for text only: for numbers they mostly cost more time than they save
+                # bytes
+                {"compression": "snappy", "use_dictionary": text},
                 to_json(facts.shared, indent=None),
                 draw_salt(facts.shared),
             )
@@ -563,13 +574,6 @@ class ClusterPasses:
     # Details
     # ----------------------------------------------------------------------------------------------
 
-    def _has_text_ids(self) -> bool:
-        """Tell whether ids or units are anything but one column of integers each."""
-        names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
-        return len(self._spec.ids) > 1 or not all(
-            pa.types.is_integer(self._shape.schema.field(name).type) for name in names
-        )
-
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
         return Work(self._pin.facts, self._spec, shape, handle, self._prior)
@@ -598,36 +602,6 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             "Expected a data set's name, under which the budget is kept: dataset='NAME'."
         )
     return spec.dataset
-
-
-def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str]) -> None:
-    for name in names:
-        if name not in schema.names:
-            raise InvalidInput(
-                "Expected a column that the table has, got"
-                f" {name!r}.{_validate.suggest(name, schema.names)} Its columns:"
-                f" {', '.join(schema.names[:20])}."
-            )
-    check_own(schema.names)
-    if len(set(schema.names)) < len(schema.names):
-        raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
-    # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a
-    # release, shows that it was released.
-    drawn = [name.removesuffix(EVIDENCE) for name in schema.names if name.endswith(EVIDENCE)]
-    for label in labels:
-        if any(label in (name, *_validate.parted(name)) for name in drawn):
-            raise released_already(label)
-
-
-def _settings(shape: Shape) -> WriterSettings:
-    """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost
-    more time than they save bytes."""
-    plain = [
-        field.name
-        for field in shape.released()
-        if is_text(field.type) or pa.types.is_dictionary(field.type)
-    ]
-    return {"compression": "snappy", "use_dictionary": plain}
 
 
 # Results and errors of workers
@@ -723,13 +697,14 @@ class PinJob(Job):
                 " cannot. Choose a folder on a disk that they share with this process, under the"
                 " same user, or a place in a store."
             )
-        first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
+        first = FirstPass(work.facts, shipment.run_secrets(work.facts))
+        rows = copy.deepcopy(shipment.rows)  # empty: tasks of one worker may share the shipment
         for batch in self.rows(batches):
             facts = work.reader(batch, None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids, facts.units)
-        yield FirstSummary(first.sums, rows)
+        yield first.sums, rows
 
 
 @dataclass(frozen=True)
@@ -851,23 +826,18 @@ class DrawJob(Job):
                 # The sums must cover these rows, too, to agree with the first pass; but their raw
                 # labels must not be shuffled.
                 others = drawn.check[~drawn.kept]
-                first = rows.slice(int(np.argmin(drawn.kept)), 1)
+                first, shape = rows.slice(int(np.argmin(drawn.kept)), 1), self.work.shape
+                width = shape.evidence_bytes
+                blank = shape.rewrite(
+                    first, np.zeros(1, np.int32), np.zeros((1, width), np.uint8) if width else None
+                )
                 yield self._with(
-                    self._blank(first),
+                    blank.append_column(DRAWN, pa.array([0], pa.int64())),
                     np.zeros(1, np.uint64),
                     others.sum(axis=0, keepdims=True),
                     0,
                     len(others),
                 )
-
-    def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        shape = self.work.shape
-        evidence = (
-            np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
-        )
-        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(
-            DRAWN, pa.array([0], pa.int64())
-        )
 
     def _with(
         self,

@@ -64,6 +64,7 @@ from labeldp.tables.formats._parquet import (
 from labeldp.tables.formats._table import (
     DRAWN,
     WEIGHTS,
+    ArrowDigest,
     Batch,
     Columns,
     LabelCodec,
@@ -166,17 +167,14 @@ class Reader:
         return weight_columns(batch, names) if names else None
 
 
-Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
-"""A function that replaces the labels of rows by these codes, with this evidence
-(`Source.rewrite`)."""
-
-
 def published(
     batch: pa.RecordBatch,
     facts: Facts,
     noisy: NoisyLabels,
     kept: NDArray[np.bool_],
-    rewrite: Rewrite,
+    rewrite: Callable[
+        [pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch
+    ],
     salt: str,
     words: NDArray[np.uint64] | None = None,
 ) -> pa.RecordBatch:
@@ -194,6 +192,7 @@ def published(
     kept : (n,) bool
         True for rows within their unit's cap and in the part that is drawn. Others are dropped.
     rewrite : function
+        Replaces the labels of rows by these codes, with this evidence (`Source.rewrite`).
     salt : str
         The salt of the digest of drawn rows (`draw_salt`).
     words : (m,) uint64, optional
@@ -214,8 +213,7 @@ def published(
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.releases_codes else _likeliest(named, prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
-    rows = rewrite(batch, codes, evidence)
-    return rows.append_column(
+    return rewrite(batch, codes, evidence).append_column(
         DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64))
     )
 
@@ -266,13 +264,14 @@ class LocalEngine:
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the declared or inferred classes; refuse a table that was released,
-        or whose path names a class."""
+        or whose path names a class, and private columns as ids, unit or prior."""
         # A released Parquet file says so in its metadata, so only text tables need their SHA-256
         # compared with the ledger.
         dataset = spec.dataset or default_dataset(self.files)
         check_raw(
             self.files, spec.labels, ledger if self.files.text else None, except_dataset=dataset
         )
+        check_unchanged(unchanged(spec.columns, spec), dataset, ledger, self.files)
         self.earlier = passed_on(self.files, spec.labels)
         codec = declared_codec(self.files, spec.label, spec.classes)
         listed = (
@@ -282,11 +281,6 @@ class LocalEngine:
         for label, classes in zip(spec.labels, listed, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
         return codec
-
-    def check_ids(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns as ids, unit or prior."""
-        names = [name for name in spec.columns if name not in spec.labels]
-        check_unchanged(names, dataset, ledger, self.files)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label that are not proven to hold what an earlier run
@@ -329,7 +323,7 @@ class LocalPasses:
     def __init__(self, source: Source, reader: Reader, pin: TablePin, progress: Progress):
         self._source, self._reader, self._pin, self._progress = source, reader, pin, progress
         self._spec, self._pinned = reader.spec, 0
-        self._digest = source.public_digest(self._spec.labels)
+        self._digest = ArrowDigest(source.schema, tuple(unchanged(source.names, self._spec)))
 
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row; return the digest of the public
@@ -513,7 +507,10 @@ class AnswersReader:
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
                 raise changed_input()
-            self._by_id = self._looked_up()
+            whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
+            keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
+            weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
+            self._by_id, _ = OpenTable.sorted(self._ids, {"table": ""}, keys, weights)
         try:
             return self._by_id.weights(
                 pa.record_batch(
@@ -534,12 +531,6 @@ class AnswersReader:
             self._waiting = pa.Table.from_batches([*self._waiting.to_batches(), more])
         found, self._waiting = self._waiting.slice(0, n), self._waiting.slice(n)
         return found.combine_chunks().to_batches()[0] if len(found) else pa.record_batch({})
-
-    def _looked_up(self) -> OpenTable:
-        whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
-        keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
-        weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
-        return OpenTable.sorted(self._ids, {"table": ""}, keys, weights)[0]
 
 
 # The shuffle: rows in the order of secret words
@@ -606,18 +597,13 @@ class Shuffle:
             writer.close()
             file.close()
         for path in self._paths:
-            yield from _sorted_bucket(path, self._bits)
+            with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
+                table = stream.read_all()
+            if table.num_rows:
+                order = order_of(table.column(WORD).to_numpy(), self._bits)
+                rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
+                yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
             path.unlink()
-
-
-def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
-        table = stream.read_all()
-    if not table.num_rows:
-        return
-    order = order_of(table.column(WORD).to_numpy(), bits)
-    rows = table.drop_columns([WORD]).unify_dictionaries().combine_chunks()
-    yield from pc.take(rows, pa.array(order), boundscheck=False).to_batches()
 
 
 def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:

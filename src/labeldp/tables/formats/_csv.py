@@ -119,8 +119,7 @@ class CsvSource(Source):
                 f" {ragged[0].actual_columns} in {self.row_name(row + ragged[0].number - 1)}. Mend"
                 " the row; a field that holds the delimiter must be quoted."
             )
-        batches: list[pa.RecordBatch] = found.to_batches()
-        return batches
+        return list(found.to_batches())
 
     def row_name(self, row: int) -> str:
         """Name a row in messages: by its position, and by the line of the file on which it begins,

@@ -381,8 +381,10 @@ def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
     codec = {
         c.path_in_schema: c.compression.lower().replace("uncompressed", "none") for c in columns
     }
-    worth = [c.path_in_schema for c in columns if _dictionary_pays(c)]
-    return {"compression": codec, "use_dictionary": worth}
+    return {
+        "compression": codec,
+        "use_dictionary": [c.path_in_schema for c in columns if _dictionary_pays(c)],
+    }
 
 
 def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
@@ -456,12 +458,7 @@ def root_of(where: Place | Sequence[Place]) -> Place:
         raise InvalidInput("Expected at least one file, got an empty list.")
     if any(file.filesystem != where[0].filesystem for file in where):
         raise InvalidInput("Expected files of one file system, got several. Copy them to one.")
-    common = (
-        os.path.commonpath([file.parent.path for file in where])
-        if len(where) > 1
-        else where[0].parent.path
-    )
-    return Place(where[0].filesystem, common)
+    return Place(where[0].filesystem, os.path.commonpath([file.parent.path for file in where]))
 
 
 class DatasetSource(Source):
@@ -639,7 +636,7 @@ def open_table(where: Any) -> Source:
             "*" in place.path and found.type == FileType.NotFound
         ):
             return DatasetSource(*files_of(place))
-        kind = _kind(place)
+        kind = format_of(place)
         if not found.is_file:
             raise FileNotFoundError
         if found.size == 0:
@@ -647,7 +644,8 @@ def open_table(where: Any) -> Source:
         return kind(place)
 
 
-def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
+def format_of(path: Path | Place) -> type[CsvSource] | type[ParquetSource]:
+    """Return the format of a suffix; refuse one of neither Parquet nor CSV."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         fix = "Unpack it" if path.suffix.lower() in _PACKED else "Convert or rename it"
@@ -690,7 +688,7 @@ def check_same_format(table: Source, out: Place) -> None:
             )
         return
     here = source.suffix.lower()
-    if _kind(out) is not FORMATS[here] or delimiter_of(out) != delimiter_of(source):
+    if format_of(out) is not FORMATS[here] or delimiter_of(out) != delimiter_of(source):
         raise InvalidInput(
             f"Expected an output of the input's format, got {out.name} for {source.name}. End it in"
             f" {here}."
@@ -760,16 +758,6 @@ def check_layout(
         )
 
 
-def check_ending(out: Path) -> None:
-    """Refuse an output whose suffix is of neither Parquet nor CSV."""
-    _kind(Place.of(out))
-
-
-def is_parquet(path: Path) -> bool:
-    """Tell whether a path has a suffix of Parquet."""
-    return FORMATS.get(path.suffix.lower()) is ParquetSource
-
-
 def is_other_format(place: Place) -> bool:
     """Tell whether a path has a suffix of another format than Parquet. A folder of Parquet files
     mostly has none."""
@@ -779,10 +767,8 @@ def is_other_format(place: Place) -> bool:
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
     """Open a writer of Arrow tables and batches for a new file, in the format of its suffix; refuse
     any other suffix."""
-    kind = _kind(Place.of(path))
-    if kind is ParquetSource:
+    if format_of(path) is ParquetSource:
         return pq.ParquetWriter(path, schema)
-    assert kind is CsvSource, "a format needs a writer here"
     return pyarrow.csv.CSVWriter(
         path, schema, write_options=pyarrow.csv.WriteOptions(delimiter=delimiter_of(path))
     )

@@ -98,10 +98,6 @@ class Source(ABC):
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[Batch]":
         """Iterate over the rows in order, with these columns only (None: all)."""
 
-    def public_digest(self, labels: Sequence[str]) -> "ArrowDigest":
-        """Return an empty digest of all columns but the labels."""
-        return ArrowDigest(self.schema, tuple(name for name in self.names if name not in labels))
-
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
         self.shape = Shape(self.schema, codec, evidence_bytes)
@@ -326,8 +322,7 @@ class LabelCodec:
             found = self._find(labels)
         if found.null_count:
             self._refuse(labels, found)
-        codes: NDArray[np.int32] = found.to_numpy(zero_copy_only=False)
-        return codes
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
 
     def listed(self, labels: pa.Array) -> pa.DictionaryArray:
         """Encode labels as a dictionary array whose dictionary is the list of classes; errors as
@@ -372,7 +367,7 @@ class LabelCodec:
         if self._plain_codes and self.column_type == pa.int32() and codes.dtype == np.int32:
             return pa.array(codes)
         if not pa.types.is_dictionary(self.column_type):
-            return _cast(self._values.take(pa.array(codes)), self.column_type)
+            return self._values.take(pa.array(codes)).cast(self.column_type)
         # The null class has no entry in the dictionary; its rows are null.
         present = [c is not None for c in self.classes]
         place = np.cumsum(present) - 1
@@ -380,7 +375,7 @@ class LabelCodec:
         indices = pa.array(place[codes], type=self.column_type.index_type, mask=nulls)
         return pa.DictionaryArray.from_arrays(
             indices,
-            _cast(self._values.drop_null(), self.column_type.value_type),
+            self._values.drop_null().cast(self.column_type.value_type),
             ordered=self.column_type.ordered,
         )
 
@@ -530,14 +525,12 @@ def codec_of(
     name."""
     if not isinstance(classes, LabelColumns):
         return label_codec(classes, label, type_of(label), text_table=text_table)
-    listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
     return ColumnsCodec(
-        [label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed]
+        [
+            label_codec(values, name, type_of(name), text_table=text_table)
+            for name, values in zip(classes.names, classes.lists, strict=True)
+        ]
     )
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)
 
 
 def row_number(row: int | None) -> str:
@@ -653,7 +646,11 @@ def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
         return None
     columns = [id_column(batch, name) for name in names]
     # Parts of a composite id are compared as text, because a copy may hold 1 as "1".
-    return columns[0] if len(columns) == 1 else [_as_text(column) for column in columns]
+    return (
+        columns[0]
+        if len(columns) == 1
+        else [pa.array(column).cast(pa.large_string()) for column in columns]
+    )
 
 
 def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
@@ -692,10 +689,6 @@ def row_id_array(batch: Columns, names: tuple[str, ...]) -> NDArray[np.generic] 
         if len(columns) == 1
         else np.column_stack([column.astype(np.str_) for column in columns])
     )
-
-
-def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
-    return pa.array(column).cast(pa.large_string()) if isinstance(column, np.ndarray) else column
 
 
 # The digest of drawn rows
@@ -849,12 +842,14 @@ class Sink(ABC):
 
     Attributes
     ----------
+    name : str
+        The file's name.
     rows : int
         Number of rows so far.
     """
 
     def __init__(self, path: Path | Place):
-        self._file, self.rows = HashedFile(path), 0
+        self._file, self.name, self.rows = HashedFile(path), Place.of(path).name, 0
 
     @property
     def size(self) -> int:
@@ -896,13 +891,13 @@ class PartsSink:
         self._staging, self._make = staging, make
         # Large enough for fast reading, small enough to be written again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
-        self._open: tuple[str, Sink] | None = None
+        self._open: Sink | None = None
         self._drawn = DrawnDigest(ordered)
 
     @property
     def rows(self) -> int:
         """Number of rows so far."""
-        return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
+        return sum(part.rows for part in self.parts) + (self._open.rows if self._open else 0)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, if any, and finish a file that is large enough."""
@@ -918,19 +913,16 @@ class PartsSink:
 
     def _current(self) -> Sink:
         if self._open is None:
-            place = self._staging.new_file()
-            self._open = place.name, self._make(place)
-        return self._open[1]
+            self._open = self._make(self._staging.new_file())
+        return self._open
 
     def _finish(self) -> None:
-        sink = self._current()
-        assert self._open is not None
-        drawn = self._drawn
+        sink, drawn = self._current(), self._drawn
         # Without the words of all rows there is no digest of the file.
         facts = drawn.facts() if drawn.rows == sink.rows else {}
         sha256 = sink.close(facts or None)
         self.parts.append(
-            Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", "")))
+            Part(sink.name, sink.rows, sink.size, sha256, str(facts.get("drawn", "")))
         )
         self._open, self._drawn = None, drawn.following()
 
@@ -942,7 +934,7 @@ class PartsSink:
     def abort(self) -> None:
         """Close an unfinished file; no effect after `close`."""
         if self._open is not None:
-            self._open[1].abort()
+            self._open.abort()
             self._open = None
 
 
@@ -990,7 +982,10 @@ class _ColumnDigest:
             hashlib.sha256(),
             hashlib.sha256(),
         )
-        self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
+        kind, types = self._kind, pa.types
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        inner = kind.num_fields if listed or types.is_struct(kind) else 0
+        self._children = [_ColumnDigest(kind.field(i).type) for i in range(inner)]
         self._listed = False
 
     def update(self, array: pa.Array) -> None:
@@ -1002,9 +997,6 @@ class _ColumnDigest:
                 .data
             )
         self._rows += len(array)
-        self._feed(array)
-
-    def _feed(self, array: pa.Array) -> None:
         types, kind = pa.types, array.type
         if types.is_struct(kind):
             for child, values in zip(self._children, array.flatten(), strict=True):
@@ -1017,13 +1009,23 @@ class _ColumnDigest:
             )
             self._children[0].update(array.flatten())
         elif types.is_large_string(kind) or types.is_large_binary(kind):
-            self._feed_text(pc.fill_null(array, b"" if types.is_large_binary(kind) else ""))
+            array = pc.fill_null(array, b"" if types.is_large_binary(kind) else "")
+            here = slice(array.offset, array.offset + len(array) + 1)
+            if len(array):  # Arrow may leave out the offsets of no rows
+                offsets = np.frombuffer(array.buffers()[1], np.int64)[here]
+                self._lengths.update(np.diff(offsets).data)
+                values = memoryview(array.buffers()[2] or b"")
+                self._values.update(values[offsets[0] : offsets[-1]])
         elif types.is_boolean(kind):
             self._values.update(
                 pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False)
             )
         elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
-            self._feed_fixed(array)
+            array = array.drop_null()  # the stream of nulls has their positions
+            if len(array):
+                width, start = array.type.bit_width // 8, array.offset
+                here = slice(start * width, (start + len(array)) * width)
+                self._values.update(memoryview(array.buffers()[1])[here])
         elif not types.is_null(kind) and len(array):
             # The list of all values as JSON, in pieces: where a batch ends must not show.
             self._values.update(
@@ -1031,29 +1033,6 @@ class _ColumnDigest:
                 + json.dumps(array.to_pylist(), default=str)[1:-1].encode()
             )
             self._listed = True
-
-    def _feed_text(self, array: pa.Array) -> None:
-        offsets = (
-            np.frombuffer(array.buffers()[1], np.int64)[
-                array.offset : array.offset + len(array) + 1
-            ]
-            if len(array)
-            else np.zeros(1, np.int64)
-        )
-        self._lengths.update(np.diff(offsets).data)
-        if offsets[-1] > offsets[0]:
-            self._values.update(memoryview(array.buffers()[2])[offsets[0] : offsets[-1]])
-
-    def _feed_fixed(self, array: pa.Array) -> None:
-        if array.null_count:
-            array = array.drop_null()  # the stream of nulls has their positions
-        if len(array):
-            width = array.type.bit_width // 8
-            self._values.update(
-                memoryview(array.buffers()[1])[
-                    array.offset * width : (array.offset + len(array)) * width
-                ]
-            )
 
     def facts(self) -> list[object]:
         values = self._values.copy()
@@ -1086,12 +1065,3 @@ def _unwrapped(array: pa.Array) -> pa.Array:
         return _unwrapped(plain(array))
     kind = _plain_type(array.type)
     return array if kind == array.type else array.cast(kind)
-
-
-def _nested(kind: pa.DataType) -> list[pa.Field]:
-    types = pa.types
-    if types.is_struct(kind):
-        return [kind.field(i) for i in range(kind.num_fields)]
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return [kind.value_field]
-    return []
