@@ -12,7 +12,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
@@ -220,17 +219,13 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         require_regressor(base)
         require_plain_labels(base)
         self._require_settings()
-        if y is None:
-            raise InvalidInput(
-                "This LabelDPRegressor requires y to be passed, but the target y is None."
-            )
         self._require_range(y)
-        return self._checked(X, reset=True)
+        return self._checked(X, y, reset=True)
 
     def _read(
         self, settings: FitSettings, y: Any, n_rows: int
     ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        labels = numbers_in(y)
+        labels = one_column(y)
         check_count(len(labels), n_rows)
         assert settings.classes is not None
         return labels, (settings.classes, False)  # type: ignore[return-value]
@@ -325,11 +320,3 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             locations = self._model.locations(checked)
         found = self._model.family.quantile(locations, wanted.reshape(-1))
         return found if wanted.ndim else found[:, 0]
-
-
-def numbers_in(y: Any) -> NDArray[Any]:
-    """Check that raw labels are one column; whether they are finite numbers is seen when they are
-    encoded, before the charge."""
-    if hasattr(y, "dtype") and getattr(y.dtype, "kind", "") == "c":
-        raise InvalidInput("Complex data not supported: expected real numbers as labels.")
-    return one_column(y)
