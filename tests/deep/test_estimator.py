@@ -162,22 +162,6 @@ def test_images_as_bytes_and_as_numbers():
     )
 
 
-def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
-    net = SmallConvNet(K)
-    shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
-    for text in (repr(shown), str(shown)):
-        assert (
-            "module=SmallConvNet(...)" in text
-            and "epsilon=2.0" in text
-            and "Conv2d" not in text
-            and text.count("\n") < 3
-        )
-    assert shown.module is net
-    assert "module=perceptron)" in repr(
-        TorchClassifier(perceptron)
-    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
-
-
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
     X, y = data
     net = perceptron()

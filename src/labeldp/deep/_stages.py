@@ -660,11 +660,6 @@ class Checkpoint:
         )
         if kept is None:
             return None
-        if not isinstance(kept, dict) or not kept.keys() >= {"weights", "history", "evidence"}:
-            raise InvalidInput(
-                f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something"
-                f" else. {_TRAIN_AGAIN}"
-            )
         if kept["evidence"] != evidence:
             raise self._foreign(f"model-{number}.pt")
         _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
@@ -751,13 +746,6 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
             f" on from what is in it; got {path}. Nothing was drawn. Name another, or take the"
             " others' rights away: chmod go-w."
         )
-    _lock(handle, path)
-    # after the lock is held, since another fit may be writing one before
-    for part in path.glob(".*.part"):
-        part.unlink()
-
-
-def _lock(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -765,6 +753,9 @@ def _lock(handle: int, path: Path) -> None:
             f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use"
             " another folder."
         ) from None
+    # after the lock is held, since another fit may be writing one before
+    for part in path.glob(".*.part"):
+        part.unlink()
 
 
 def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
@@ -839,12 +830,12 @@ def facts_of_training(
     template : nn.Module
         Before training.
     """
-    seed = model.random_state
+    seed, told = model.random_state, [described(recipe) for recipe in recipes]
     return {
         "inputs": inputs(),
         "module": architecture(template),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
-        "recipe": _alike([described(recipe) for recipe in recipes]),
+        "recipe": told[0] if all(each == told[0] for each in told) else told,
         "prior_temperature": model.prior_temperature,
         "top_k_filter": model.top_k_filter,
         "validation_fraction": model.validation_fraction,
@@ -884,10 +875,6 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
         "seeded_noise": described(settings.noise),
         **plan.to_dict(),
     }
-
-
-def _alike(recipes: list[object]) -> object:
-    return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
 
 
 def seed_of(random_state: Any) -> int:

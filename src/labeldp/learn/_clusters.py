@@ -87,6 +87,11 @@ class Clusters:
         """Return the clusters with the stored centres."""
         return replace(self, centres=np.asarray(kept["centres"], np.float64))
 
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters, including empty ones."""
+        return len(self.centres)
+
     def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
         """Make a model that predicts any row's label by the histogram of its cluster; and the prior
         (n, K) of rows in these clusters."""
