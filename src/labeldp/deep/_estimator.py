@@ -187,19 +187,20 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             labels that were drawn, and the same fit, or another recipe in another folder, resumes
             from them.
         """
-        self._require_settings()
         self._require_one_column(y)
         from_first(lambda: self._require_public(X, y, ids, unit))
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
-        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
+        inputs = self._inputs(X, y, id_of, named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
             require_own_order(X, ids)
         with self._whole():
             return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
 
-    def _inputs(self, X: Any, y: Any) -> Inputs:
+    def _inputs(
+        self, X: Any, y: Any, id_of: Callable[[Any], object] | None = None, ids: Any = None
+    ) -> Inputs:
         self._require_settings()
-        return inputs_of(X)
+        return inputs_of(X, id_of=id_of, ids=ids)
 
     def _matched(
         self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None

@@ -515,7 +515,9 @@ def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
     """Store each row as a set of classes, two values, and one class with its own value; None if a
     row has more values."""
-    if _one_response_each(noisy):
+    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
+    one_each = np.array_equal(drawn, np.arange(len(noisy)))
+    if one_each and all(type(block.law) in _RESPONSES for block in noisy.blocks):
         return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
     known = [levels for levels in found if levels is not None]
@@ -528,15 +530,6 @@ def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
     if torch.equal(inside, outside):
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
-
-
-def _one_response_each(noisy: NoisyLabels) -> bool:
-    """Return whether each row has exactly one draw, by randomized response over all classes or a
-    candidate set."""
-    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
-    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(
-        drawn, np.arange(len(noisy))
-    )
 
 
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:

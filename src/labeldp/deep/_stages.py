@@ -252,7 +252,13 @@ class Trainer:
             if self.settings.top_k_filter is not None:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.settings.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
-        scored = None if held_out is None else self._scored(number, *held_out)
+        scored = None
+        if held_out is not None:
+            # With patience only every other one: the score is biased on rows that chose the epoch,
+            # so the rest must measure the model.
+            patient = self.settings.recipes[number - 1].patience is not None
+            some = slice(0, None, 2) if patient else slice(None)
+            scored = held_out[0][some], likelihoods_of(held_out[1][some])
         forms = targets_of(targets, self.settings.recipes[number - 1])
         # of a grid's points many may be near no number
         trained = self.learn(
@@ -265,15 +271,6 @@ class Trainer:
             number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest
         )
         return trained
-
-    def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
-        """Return the held-out rows that score each epoch, with their evidence."""
-        # With patience only every other one: the score is biased on rows that chose the epoch, so
-        # the rest must measure the model.
-        some = (
-            slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
-        )
-        return rows[some], likelihoods_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
@@ -586,8 +583,12 @@ class Checkpoint:
                 f"Expected the first weights in {self.folder / 'initial.pt'}, got no file."
                 f" {_RESTORE}"
             )
+        given = _on_cpu(module)
+        same = given.keys() == initial.keys() and all(
+            torch.equal(w, initial[name]) for name, w in given.items()
+        )
         # a script that makes its net has other random weights in each process
-        if weights_given and _differ(initial, module):
+        if weights_given and not same:
             warnings.warn(
                 f"The net given has other weights than the fit in {self.folder} began with, and"
                 " that fit goes on with its own. Give a function that makes the net if its first"
@@ -797,13 +798,6 @@ def _put(module: nn.Module, state: State, where: str) -> None:
 
 def _on_cpu(module: nn.Module) -> State:
     return {name: w.detach().cpu() for name, w in module.state_dict().items()}
-
-
-def _differ(kept: State, module: nn.Module) -> bool:
-    state = _on_cpu(module)
-    return kept.keys() != state.keys() or not all(
-        torch.equal(w, kept[name]) for name, w in state.items()
-    )
 
 
 def _torch_bytes(thing: object) -> bytes:

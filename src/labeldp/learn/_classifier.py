@@ -119,6 +119,7 @@ def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradient
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
+Result = TypeVar("Result")
 
 
 class TabularEstimator(StagedEstimator[Fitted]):
@@ -263,6 +264,13 @@ class TabularEstimator(StagedEstimator[Fitted]):
         if reset and self._weights is not None:
             self._weights = _counts_of_rows(self._weights, row_count(checked))
         return checked
+
+    def _predicted(self, X: Any, predict: Callable[[Any, Any], Result]) -> Result:
+        """Call a function of the fitted model and the checked X."""
+        check_is_fitted(self)
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return predict(self._model, checked)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is
@@ -736,10 +744,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict_proba(checked)
+        return self._predicted(X, lambda model, rows: model.predict_proba(rows))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely class of each row: (n,) class values; (n, L) for several targets.
@@ -752,9 +757,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         model: Any = self._model
         if not isinstance(model, SeveralModels):
             return super().predict(X)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return model.predict(checked)
+        return self._predicted(X, lambda model, rows: model.predict(rows))
 
     def score(
         self,

@@ -796,7 +796,11 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         ).posterior(log_p)
         self.__dict__.pop("student_", None)  # of an earlier fit
         if self.student is not None:
-            self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
+            n, k = self.posterior_.shape
+            # each row once for each class, weighted by its probability
+            rows, codes = np.tile(np.arange(n), k), np.repeat(np.arange(k), n)
+            taught = fit_codes(self.student, X, rows, codes, self.posterior_.T.reshape(-1))
+            self._model = Model(taught, k)
             self.student_ = self._model.estimator
         warn_of_constant(
             lambda some: self._model.predict_proba(take(X, some)), row_count(X), classes
@@ -869,15 +873,6 @@ def _listed(tables: object) -> list[CountTable]:
             " of counts."
         )
     return listed
-
-
-def _taught(student: Estimator, X: Any, posterior: Floats) -> Estimator:
-    """Fit a classifier to soft targets: each row once for each class, weighted by its
-    probability."""
-    n, k = posterior.shape
-    return fit_codes(
-        student, X, np.tile(np.arange(n), k), np.repeat(np.arange(k), n), posterior.T.reshape(-1)
-    )
 
 
 def _default_for(X: Any) -> Pipeline:

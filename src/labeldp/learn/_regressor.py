@@ -10,7 +10,6 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
@@ -22,7 +21,7 @@ from labeldp.learn._corrections import (
     require_regressor,
     require_weights,
 )
-from labeldp.learn._data import Floats, explained, features_digest, one_column
+from labeldp.learn._data import Floats, features_digest, one_column
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
@@ -282,10 +281,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict(checked)
+        return self._predicted(X, LocationModel.predict)
 
     def predict_distribution(self, X: Any) -> Floats:
         """Predict probabilities of the true number's grid point: (n, G) float64, columns in the
@@ -295,10 +291,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict_proba(checked)
+        return self._predicted(X, LocationModel.predict_proba)
 
     def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
         """Predict a quantile of each row's true number, such as the median, before rounding to the
@@ -314,9 +307,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         (n,) float64, or (n, m) if q is an array
             Within the range; of a grid of two points, one of them.
         """
-        check_is_fitted(self)
-        wanted, checked = quantiles_of(q), self._checked(X, reset=False)
-        with explained(fitted=True):
-            locations = self._model.locations(checked)
+        wanted, locations = quantiles_of(q), self._predicted(X, LocationModel.locations)
         found = self._model.family.quantile(locations, wanted.reshape(-1))
         return found if wanted.ndim else found[:, 0]
