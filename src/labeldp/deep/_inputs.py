@@ -195,10 +195,6 @@ class Resident(Inputs):
             return first
         return torch.tensor(list(dict.fromkeys([*found.tolist(), *first.tolist()])))
 
-    @property
-    def ndim(self) -> int:
-        return int(self.tensor.ndim)
-
 
 class Streamed(Inputs):
     """Inputs in a map-style Dataset, read when needed, optionally by worker processes, in the

@@ -541,8 +541,7 @@ class Checkpoint:
         InvalidInput
             If the folder holds another fit; the message names the facts in which it differs.
         """
-        if self.folder is None:
-            return seed
+        assert self.folder is not None
         # compared with the file's facts, in which tuples are lists, and NumPy's numbers plain ones
         wanted = json.loads(json.dumps(dict(facts), default=np.generic.item))
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))

@@ -312,10 +312,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def _strengths(self) -> list[float]:
         """Check the settings; return the C to try, ascending."""
-        for name in ("intercept_C", "scale"):
-            value = getattr(self, name)
-            if not (name == "intercept_C" and value == np.inf):
-                _validate.positive(**{name: value})
+        _validate.positive(scale=self.scale)
+        if self.intercept_C != np.inf:
+            _validate.positive(intercept_C=self.intercept_C)
         _validate.integer(max_iter=self.max_iter, low=1)
         given: list[object] = [self.C] if np.ndim(self.C) == 0 else [*np.asarray(self.C)]
         if not given:
@@ -828,15 +827,16 @@ def count_evidence(groups: ArrayLike, counts: Any, noise: CountNoise, n_rows: in
             f" {len(tables)}."
         )
     for t, table in enumerate(tables):
-        if table.ndim != 2 or table.shape[1] < 2 or table.shape[1] != tables[0].shape[1]:
+        if (
+            table.ndim != 2
+            or table.shape[1] < 2
+            or table.shape[1] != tables[0].shape[1]
+            or np.isinf(table).any()
+            or (single and np.isnan(table).any())
+        ):
             raise InvalidInput(
-                "Expected counts of shape (g, K) with K >= 2, the same K in all tables, got shape"
-                f" {table.shape}."
-            )
-        if np.isinf(table).any() or (single and np.isnan(table).any()):
-            raise InvalidInput(
-                "Expected finite counts of shape (g, K) with K >= 2, got others in shape"
-                f" {table.shape}."
+                "Expected finite counts of shape (g, K) with K >= 2, the same K in all tables, got"
+                f" others, of shape {table.shape}."
             )
         low = where[:, t].min() if n_rows else -2
         if low < (0 if single else -1) or where[:, t].max() >= len(table):
