@@ -550,12 +550,12 @@ def test_likelihoods_are_checked(data):
         (table[1:], "shape"),
         (table[:, 0], "shape"),
         (table > 0, "shape"),
-        (zero, "row 5"),
+        (zero, "likelihood above 0"),
         (nan, "NaN"),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
             classifier().fit_likelihood(X, bad)
-    with pytest.raises(ldp.InvalidInput, match="loss of likelihoods"):
+    with pytest.raises(ldp.InvalidInput, match="loss on log-likelihoods in fit_likelihood"):
         classifier(recipe=Recipe(loss=cross_entropy)).fit_likelihood(X, table)
     fitted = classifier().fit_likelihood(X, table)
     assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, y) > 0.85

@@ -166,8 +166,8 @@ class Resident(Inputs):
             None,
             self.tensor.device.index,
         )
-        # others than GPUs have the inputs in the same memory anyway
-        if there or device.type != "cuda" or size <= _SHARE * torch.cuda.mem_get_info(device)[0]:
+        room = None if there else _room(device)
+        if room is None or size <= _SHARE * room:
             return type(self)(self.tensor.to(device, memory_format=layout))
         kept = type(self)(self.tensor)
         # pinned memory is copied while the GPU computes
@@ -536,6 +536,12 @@ def _from_array(X: Any) -> Tensor:
         # nothing here writes into inputs
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _room(device: torch.device) -> int | None:
+    """Return the free bytes of a GPU; None for other devices, where the inputs are in the same
+    memory anyway."""
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else None
 
 
 def inputs_of(
