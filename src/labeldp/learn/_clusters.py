@@ -252,7 +252,7 @@ def embedded(embedder: Any, X: Any) -> Any:
         # float32 stays float32: images as float64 would take twice the memory for nothing, since
         # k-means works in either.
         array = array if array.dtype == np.float32 else array.astype(np.float64)
-    except (TypeError, ValueError):
+    except ValueError:
         raise InvalidInput(
             f"Expected an array, tensor, sparse matrix or data frame of numbers to cluster, got"
             f" others in a {type(found).__name__}. Give an embedder=, for example a"
