@@ -16,7 +16,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -37,6 +36,7 @@ from benchmarks.common import (
     save_runs,
 )
 from labeldp.deep import (
+    Recipe,
     TorchClassifier,
     cross_entropy,
     evidence_of,
@@ -45,7 +45,7 @@ from labeldp.deep import (
     predict,
     schedules,
 )
-from labeldp.deep._loop import Placement, default_recipe
+from labeldp.deep._loop import Placement
 from labeldp.deep.models import PreActivationBlock
 
 RESULT = RESULTS / "deep-untuned.json.gz"
@@ -224,7 +224,7 @@ def fitted(
             classes=range(k),
             n_stages=STAGES.get(setting, 1),
             law="rr" if setting == HARD else "auto",
-            recipe=replace(default_recipe(k), **fields),
+            recipe=Recipe(**({"epochs": 5} if k == 2 else {}) | fields),
             noise=ldp.SeededNoise(seed),
             random_state=seed,
         )

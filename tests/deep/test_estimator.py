@@ -162,22 +162,6 @@ def test_images_as_bytes_and_as_numbers():
     )
 
 
-def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
-    net = SmallConvNet(K)
-    shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
-    for text in (repr(shown), str(shown)):
-        assert (
-            "module=SmallConvNet(...)" in text
-            and "epsilon=2.0" in text
-            and "Conv2d" not in text
-            and text.count("\n") < 3
-        )
-    assert shown.module is net
-    assert "module=perceptron)" in repr(
-        TorchClassifier(perceptron)
-    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
-
-
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
     X, y = data
     net = perceptron()
@@ -566,12 +550,12 @@ def test_likelihoods_are_checked(data):
         (table[1:], "shape"),
         (table[:, 0], "shape"),
         (table > 0, "shape"),
-        (zero, "row 5"),
+        (zero, "likelihood above 0"),
         (nan, "NaN"),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
             classifier().fit_likelihood(X, bad)
-    with pytest.raises(ldp.InvalidInput, match="loss of likelihoods"):
+    with pytest.raises(ldp.InvalidInput, match="loss on log-likelihoods in fit_likelihood"):
         classifier(recipe=Recipe(loss=cross_entropy)).fit_likelihood(X, table)
     fitted = classifier().fit_likelihood(X, table)
     assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, y) > 0.85

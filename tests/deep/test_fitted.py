@@ -51,7 +51,7 @@ def test_tables_have_a_number_of_features_and_images_none():
     ("given", "words"),
     [
         (X[:, :2], "X has 2 features, but TorchClassifier is expecting 3"),
-        (X[0], r"rows of shape \(3,\), as in fit, got \(\)"),
+        (X[0], r"rows of shape \(3,\) and type torch.float32, as in fit, got \(\) .*X\[:1\]"),
         (X[:, :, None, None], r"got \(3, 1, 1\)"),
         (DataLoader(TensorDataset(torch.from_numpy(X[:, :2]))), "X has 2 features"),
     ],
@@ -66,7 +66,7 @@ def test_whole_numbers_where_floats_were_learned_from_are_told(kind):
     model = classifier(lambda k: nn.Sequential(nn.BatchNorm1d(K), nn.Linear(K, k))).fit(X, Y)
     with pytest.raises(
         ldp.InvalidInput,
-        match=rf"type float32, as in fit, got {kind}, .* Pass X.astype\('float32'\)",
+        match=rf"float32, as in fit, got \(3,\) and torch.{kind}, .*X.astype\('float32'\)",
     ):
         model.predict(abs(10 * X).astype(kind))
 
@@ -76,7 +76,7 @@ def test_images_with_the_channels_last_are_told():
     model = classifier(lambda k: SmallConvNet(k, 3)).fit(images, Y)
     with pytest.raises(
         ldp.InvalidInput,
-        match=r"Move the channels of images to the front: X.transpose\(0, 3, 1, 2\)",
+        match=r"got \(8, 8, 3\) .*X.transpose\(0, 3, 1, 2\)",
     ):
         model.predict(images.transpose(0, 2, 3, 1))
 

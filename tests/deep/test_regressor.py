@@ -92,7 +92,7 @@ def test_a_normal_head_and_the_location_model_of_tables_have_one_likelihood_and_
     head = LocationHead(Given(), points, "normal")(functional.pad(outputs, (0, 1)))
     found = (head.exp() * torch.tensor(likelihood)).sum(dim=1)
     found.sum().backward()
-    value, slope = Family(points, 2.5).evidence(
+    value, slope = Family(points, 2.5, points[1:] - 0.5).evidence(
         5 + 2.5 * outputs[:, 0].detach().numpy(), Answers.of(likelihood)
     )
     assert np.allclose(found.detach().numpy(), value, atol=1e-5) and np.allclose(

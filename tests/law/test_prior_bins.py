@@ -110,7 +110,8 @@ def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
         y, PriorBins(21, epsilon), classes=grid, prior=prior, noise=ldp.SeededNoise(0)
     )
     (block,) = noisy.blocks
-    family, places = Family(np.array(grid), 1.3), rng.uniform(-1, 11, 30)
+    middles = (np.array(grid)[1:] + np.array(grid)[:-1]) / 2
+    family, places = Family(np.array(grid), 1.3, middles), rng.uniform(-1, 11, 30)
     found = Partitions.of(noisy).information(family, places)
     step = 1e-5
     for i, place in enumerate(places):

@@ -409,14 +409,6 @@ def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimat
     assert library_of(estimator) is None and exact_learner(estimator) is None
 
 
-@pytest.mark.parametrize(
-    "bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))]
-)
-def test_a_table_that_is_none_is_refused(bad):
-    with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
-        LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
-
-
 @each
 @pytest.mark.parametrize("columns", ["constant", "few rows"])
 def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns, capfd):

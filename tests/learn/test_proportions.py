@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
 from labeldp.learn import NoiseCluster, ProportionClassifier, SoftmaxRegression
-from labeldp.learn._softmax import CountEvidence, RowEvidence, objective
+from labeldp.learn._softmax import CountNoise, RowEvidence, count_evidence, objective
 
 K = 3
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
@@ -40,9 +40,8 @@ def rows_evidence(rng):
 
 def counts_evidence(rng):
     groups = np.concatenate([np.arange(6), rng.integers(0, 6, 34)])
-    return CountEvidence.of(
-        groups, rng.normal(3, 4, (6, 4)), 2.5, np.array([1.0, 1.0, 0.5, 0.0, 0.9, 1.0])
-    )
+    counted = np.bincount(groups) * [1.0, 1.0, 0.5, 0.0, 0.9, 1.0]
+    return count_evidence(groups, rng.normal(3, 4, (6, 4)), CountNoise(2.5, counted), 40)
 
 
 @pytest.mark.parametrize("make", [rows_evidence, counts_evidence])
@@ -209,7 +208,7 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_pa
         ProportionClassifier(**shared).fit(
             X, ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
         )
-    with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier requires y"):
+    with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier estimator requires y"):
         ProportionClassifier(**shared).fit(X, None)
     assert ledger.runs() == []
 

@@ -95,7 +95,7 @@ def test_estimator_contract(estimator: Any, check: Any) -> None:
 
 
 def test_the_slope_is_the_derivative_of_the_evidence() -> None:
-    family, random = Family(POINTS, 1.3), np.random.default_rng(0)
+    family, random = Family(POINTS, 1.3, (POINTS[1:] + POINTS[:-1]) / 2), np.random.default_rng(0)
     for likelihood in (random.random((50, 11)), (random.random((50, 11)) > 0.7) + 0.1):
         answers, at = Answers.of(likelihood), random.uniform(-1, 11, 50)
         value, slope = family.evidence(at, answers)
@@ -109,7 +109,7 @@ def test_the_slope_is_the_derivative_of_the_evidence() -> None:
 def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_nearly_for_other_laws(
     epsilon: float,
 ) -> None:
-    family = Family(POINTS, 1.3)
+    family = Family(POINTS, 1.3, (POINTS[1:] + POINTS[:-1]) / 2)
     truth = np.random.default_rng(0).choice(11, 4000, p=family.probabilities(np.array([4.5]))[0])
     at = np.full(len(truth), 4.5)
     for law, exact in (

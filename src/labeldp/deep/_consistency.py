@@ -528,27 +528,20 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
     al., "SSR" (2022), with the law's likelihood instead of labels.
     """
     _require_evidence(evidence, n_classes)
-    if not isinstance(features, Tensor):
-        raise InvalidInput(
-            f"Expected features as a tensor, got {type(features).__name__}. torch.from_numpy makes"
-            " one of an array."
-        )
     if (
-        features.ndim != 2
+        not isinstance(features, Tensor)
+        or features.ndim != 2
         or len(features) != len(evidence)
         or len(features) < 2
         or not features.is_floating_point()
     ):
         raise InvalidInput(
-            f"Expected floats as features (n, d) of the {len(evidence)} rows of evidence, two rows"
-            f" or more, got {features.dtype} of shape {tuple(features.shape)}."
+            f"Expected features as a tensor of floats (n, d), of the {len(evidence)} rows of"
+            f" evidence, two rows or more, got a {type(features).__name__} of shape"
+            f" {np.shape(features)}. torch.from_numpy makes a tensor of an array."
         )
-    if not bool((finite := features.isfinite().all(dim=1)).all()):
-        row = int((~finite).nonzero()[0, 0])
-        raise InvalidInput(
-            f"Expected finite features, got NaN or infinity (first: row {row}). Look at the input"
-            " of that row."
-        )
+    if not bool(features.isfinite().all()):
+        raise InvalidInput("Expected finite features, got NaN or infinity.")
     evidence = evidence.to(features.device)
     count = min(_validate.integer(count=count, low=1), len(features) - 1)
     start = frequencies_of(evidence, n_classes).to(features.device)

@@ -38,12 +38,12 @@ from labeldp.deep._loop import (
     Epoch,
     Recipe,
     Result,
-    default_recipe,
     device_of,
     from_first,
     is_first,
     plain,
     predict,
+    require_likelihoods,
     require_one_process,
     takes_labels,
     train,
@@ -118,15 +118,6 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     device: Any
     folder: str | Path | None
     progress: Callable[[Epoch], object] | None
-    _row_type: torch.dtype | None = None
-
-    def __repr__(self, *args: Any, **options: Any) -> str:
-        """Show the parameters; a net by its class instead of its layers, and a function by its name
-        instead of its address."""
-        shown = copy.copy(self)
-        shown.module = _Named(self.module)
-        text: str = super(NetEstimator, shown).__repr__(*args, **options)
-        return text
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -195,19 +186,20 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             labels that were drawn, and the same fit, or another recipe in another folder, resumes
             from them.
         """
-        self._require_settings()
         self._require_one_column(y)
         from_first(lambda: self._require_public(X, y, ids, unit))
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
-        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
+        inputs = self._inputs(X, y, id_of, named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
             require_own_order(X, ids)
         with self._whole():
             return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
 
-    def _inputs(self, X: Any, y: Any) -> Inputs:
+    def _inputs(
+        self, X: Any, y: Any, id_of: Callable[[Any], object] | None = None, ids: Any = None
+    ) -> Inputs:
         self._require_settings()
-        return inputs_of(X)
+        return inputs_of(X, id_of=id_of, ids=ids)
 
     def _matched(
         self, X: Any, inputs: Inputs | None, labels: Any, ids: ArrayLike | None
@@ -287,7 +279,12 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         if source.grouped is not None and not source.asks_rates:
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
-        require_losses(recipes, source)
+        if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not source.invertible:
+            raise InvalidInput(
+                f"Expected one invertible law for all rows with debiased_loss, got {stages.law} in"
+                f" {stages.n_stages} stages. Use law='rr' or 'subset', n_stages=1 without a prior,"
+                " or likelihood_loss."
+            )
         share, within = (
             stages.fractions[-stages.n_stages],
             source.labels.rows.given.within(source.labels.account.max_rows_per_unit, len(inputs)),
@@ -414,31 +411,17 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         # says so
         except Exception as error:
             one = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
-            found, shape, name = tuple(one.shape[1:]), self._row_shape, type(self).__name__
-            known = self._row_type
-            alike = known in (None, one.dtype) or (
-                known is not None and known.is_floating_point and one.is_floating_point()
-            )
-            if found == shape and alike:
+            found, shape = tuple(one.shape[1:]), self._row_shape
+            if found == shape and one.dtype == self._row_type:
                 raise
-            if found == shape:
-                wanted = str(known).removeprefix("torch.")
+            if found != shape and len(found) == len(shape) == 1:
                 raise InvalidInput(
-                    f"Expected inputs of type {wanted}, as in fit, got"
-                    f" {str(one.dtype).removeprefix('torch.')}, which the net does not take:"
-                    f" {error}. Pass X.astype('{wanted}')."
+                    f"X has {found[0]} features, but {type(self).__name__} is expecting"
+                    f" {shape[0]} features as input."
                 ) from error
-            if len(found) == len(shape) == 1:
-                raise InvalidInput(
-                    f"X has {found[0]} features, but {name} is expecting {shape[0]} features as"
-                    " input."
-                ) from error
-            last = len(found) == 3 and (found[2], *found[:2]) == shape
-            advice = (
-                _CHANNELS_FIRST if last else "Give X an axis of rows first, also for one row: X[:1]"
-            )
             raise InvalidInput(
-                f"Expected rows of shape {shape}, as in fit, got {found}. {advice}."
+                f"Expected rows of shape {shape} and type {self._row_type}, as in fit, got {found}"
+                f" and {one.dtype}, which the net does not take: {error}. {_AS_NETS_TAKE_THEM}"
             ) from error
 
 
@@ -687,13 +670,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, 1, range(table.values.shape[1]))
-        loss = plain(recipes[0].loss)
-        if takes_labels(loss) or loss is debiased_loss:
-            raise InvalidInput(
-                "Expected a loss of likelihoods, such as likelihood_loss, got"
-                f" {getattr(loss, '__name__', type(loss).__name__)}. Set it in the recipe, or call"
-                " fit with noisy labels."
-            )
+        require_likelihoods(recipes[0].loss, "in fit_likelihood")
         require_held_out(recipes, 0)
         with self._whole():
             trainer = self._trainer(
@@ -811,18 +788,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         return tags
 
 
-class _Named:
-    """Stands for a net or its maker in a classifier's `repr`, shown by name."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-    def __repr__(self) -> str:
-        if isinstance(self.module, nn.Module):
-            return f"{type(self.module).__name__}(...)"
-        return str(getattr(self.module, "__qualname__", None) or repr(self.module))
-
-
 _ESTIMATES = (
     "estimated_accuracy_",
     "estimated_log_loss_",
@@ -854,12 +819,7 @@ def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> Non
                 "Expected a recipe without consistency with several label columns: its targets are"
                 " of one. Leave it out."
             )
-        if takes_labels(recipe.loss) or plain(recipe.loss) is debiased_loss:
-            name = getattr(plain(recipe.loss), "__name__", type(recipe.loss).__name__)
-            raise InvalidInput(
-                f"Expected a loss on log-likelihoods with several label columns, got {name}: a row"
-                " may not tell of each column, and has no label there. Use likelihood_loss."
-            )
+        require_likelihoods(recipe.loss, "with several label columns")
 
 
 def recipes_for(
@@ -878,7 +838,8 @@ def recipes_for(
     classes : sequence of K values
     """
     if recipe is None:
-        recipe = default_recipe(max(sizes_of(classes)))
+        # a net memorises the noise of two classes sooner
+        recipe = Recipe(epochs=5) if max(sizes_of(classes)) == 2 else Recipe()
     if isinstance(recipe, Recipe):
         return (recipe,) * used
     found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
@@ -954,7 +915,7 @@ def template_of(
         raise InvalidInput(
             f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type"
             f" {few.dtype}, got {type(error).__name__}: {error}. Nothing was drawn."
-            f" {_remedy(made, few)}."
+            f" {_AS_NETS_TAKE_THEM}"
         ) from error
     if logits.shape != (len(few), n_outputs):
         raise InvalidInput(
@@ -994,47 +955,11 @@ def _gives_probabilities(net: nn.Module, heads: Sequence[Tensor]) -> bool:
 
 
 _SUM_TO_ONE = 1e-4  # how near, in single precision
-_CHANNELS_FIRST = (
-    "Move the channels of images to the front: X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3,"
-    " 1, 2)"
+_AS_NETS_TAKE_THEM = (
+    "Give X an axis of rows first, also for one row: X[:1]; numbers as X.astype('float32'), or"
+    " bytes of images as 'uint8'; and the channels of images before their rows:"
+    " X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3, 1, 2)."
 )
-
-
-def _remedy(net: nn.Module, few: Tensor) -> str:
-    """Say what makes inputs that a net refuses such as it takes: floats, channels first, or both,
-    as found on these few."""
-    changes: list[tuple[str, Callable[[Tensor], Tensor]]] = []
-    if not few.is_floating_point():
-        changes.append(
-            (
-                "Pass whole numbers as X.astype('float32')"
-                + ", or bytes of images as 'uint8'" * (few.ndim > 2),
-                Tensor.float,
-            )
-        )
-    if few.ndim == 4 and few.shape[-1] in (1, 3):
-        changes.append((_CHANNELS_FIRST, lambda x: x.permute(0, 3, 1, 2)))
-    for chosen in (*([each] for each in changes), changes):
-        changed = few
-        for _, change in chosen:
-            changed = change(changed)
-        try:
-            predict(net, changed, precision="float32")
-        except Exception:  # a change that does not help is no advice
-            continue
-        return ". ".join(text for text, _ in chosen)
-    return "Fit the net to the inputs, or reshape them"
-
-
-def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
-    """Refuse debiased_loss, before anything is charged, if some rows will have no unbiased
-    estimator."""
-    if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not plan.invertible:
-        raise InvalidInput(
-            f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in"
-            f" {plan.stages.n_stages} stages. Use law='rr' or 'subset', n_stages=1 without a prior,"
-            " or likelihood_loss."
-        )
 
 
 def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
@@ -1057,16 +982,10 @@ def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
             f"Expected log_likelihood as numbers of shape ({n_rows}, K), a row for each of X and K"
             f" >= 2; got shape {table.shape} of {table.dtype}. Pass noisy.log_likelihood()."
         )
-    if np.isnan(table).any() or (table == np.inf).any():
+    if not np.isfinite(table.max(axis=1)).all():
         raise InvalidInput(
-            "Expected log-likelihoods without NaN or +inf. Pass noisy.log_likelihood(); -inf is a"
-            " likelihood of zero."
-        )
-    empty = np.flatnonzero((table == -np.inf).all(axis=1))
-    if len(empty):
-        raise InvalidInput(
-            "Expected a likelihood above 0 for some class of every row, got 0 for all in"
-            f" {len(empty)} rows, row {empty[0]} first."
+            "Expected log-likelihoods without NaN or +inf, and above -inf, a likelihood above 0,"
+            " for some class of every row; got others. Pass noisy.log_likelihood()."
         )
     return Dense(torch.from_numpy(table.astype(np.float32)))
 
@@ -1124,7 +1043,14 @@ def dry_run(
     inputs = Resident(few[torch.arange(rows) % len(few)])
     # each once, where several stages have the same
     for recipe in {id(each): each for each in recipes}.values():
-        _require_loss_of_evidence(recipe.loss)
+        loss = plain(recipe.loss)
+        if str(getattr(loss, "__module__", "")).split(".")[0] == "torch":
+            raise InvalidInput(
+                "Expected a loss of what was released, got torch's"
+                f" {getattr(loss, '__name__', type(loss).__name__)}, which takes true labels, and"
+                " would learn the noise as if it were true. Use deep.likelihood_loss, or"
+                " deep.cross_entropy for noisy labels as if they were true."
+            )
         # hides warnings, since the real training gives its own
         with undisturbed(), seeded(0, 0, device) as generator:
             # so that the step has targets
@@ -1183,16 +1109,3 @@ def _target(loss: Any, rows: int, sizes: Sequence[int]) -> Any:
         return labels
     one = nn.functional.one_hot(labels, n_classes).float()
     return Dense(one if plain(loss) is debiased_loss else one - 1)
-
-
-def _require_loss_of_evidence(loss: Any) -> None:
-    """Refuse torch's own losses: they take true labels, and would learn the noise as if it were
-    true."""
-    home = str(getattr(plain(loss), "__module__", ""))
-    if home.split(".")[0] == "torch":
-        name = getattr(plain(loss), "__name__", type(loss).__name__)
-        raise InvalidInput(
-            f"Expected a loss of what was released, got torch's {name}, which takes true labels."
-            " Use deep.likelihood_loss, or deep.cross_entropy for noisy labels as if they were"
-            " true."
-        )

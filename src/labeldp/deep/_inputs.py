@@ -143,10 +143,6 @@ class Resident(Inputs):
     """
 
     def __init__(self, tensor: Tensor) -> None:
-        if not tensor.ndim:
-            raise InvalidInput(
-                "Expected inputs with an axis of rows, got a single number. Give a tensor (n, ...)."
-            )
         self.tensor, self._pinned = tensor, False
 
     def __len__(self) -> int:
@@ -200,10 +196,6 @@ class Resident(Inputs):
         except (RuntimeError, IndexError):
             return first
         return torch.tensor(list(dict.fromkeys([*found.tolist(), *first.tolist()])))
-
-    @property
-    def ndim(self) -> int:
-        return int(self.tensor.ndim)
 
 
 class Streamed(Inputs):
@@ -384,28 +376,20 @@ def as_inputs(
         )
     if isinstance(X, Inputs):
         return X
-    if isinstance(X, Tensor) and X.layout != torch.strided:
+    if hasattr(X, "toarray") or (isinstance(X, Tensor) and X.layout != torch.strided):
         raise InvalidInput(
-            f"Expected a dense tensor, got one of layout {X.layout}. Pass X.to_dense()."
+            f"Expected a dense array or tensor, got a sparse {type(X).__name__}. Pass X.toarray(),"
+            " of a tensor X.to_dense()."
         )
     if isinstance(X, Tensor):
         return Resident(X)
-    if hasattr(X, "toarray"):
-        raise InvalidInput(
-            f"Expected a dense array, got {type(X).__name__} of SciPy. Pass X.toarray()."
-        )
     if isinstance(X, DataLoader):
         return _of_loader(X, features, watch, named)
     if isinstance(X, TensorDataset) and features is None and not named:
         return Resident(X.tensors[0])
-    if isinstance(X, Mapping):
-        raise InvalidInput(
-            f"Expected an array, a Dataset or a DataLoader, got {type(X).__name__}. Make a Dataset"
-            " with an item a row."
-        )
     if _is_dataset(X):
         return Streamed(X, features=features, watch=watch, **named)
-    return Resident(_from_array(_as_array(X)))
+    return Resident(_from_array(X))
 
 
 def _is_dataset(X: Any) -> bool:
@@ -532,33 +516,17 @@ def _of_loader(
     )
 
 
-def _as_array(X: Any) -> NDArray[Any]:
-    """Make an array of rows; those of several shapes, such as images of several sizes, are refused
-    by the first that differs."""
+def _from_array(X: Any) -> Tensor:
     _validate.unmasked(X=X)
     try:
         array = np.asarray(X)
     except ValueError:  # NumPy's word for rows of several shapes
-        array = np.empty(len(X), object)
-        array[:] = list(X)
-    shapes = (
-        [tuple(np.shape(row)) for row in array] if array.dtype == object and array.ndim == 1 else []
-    )
-    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
-    if other is not None:
-        raise InvalidInput(
-            f"Expected rows of one shape, got {shapes[0]} in row 0 and {shapes[other]} in row"
-            f" {other}. Bring images to one size first, for example by a transform of their"
-            " Dataset."
-        )
-    return array
-
-
-def _from_array(array: NDArray[Any]) -> Tensor:
+        array = np.empty(0, object)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(
-            f"Expected an array of numbers, got dtype {array.dtype}. Encode the columns as numbers"
-            " first."
+            f"Expected an array of numbers with rows of one shape, or a Dataset with an item a row,"
+            f" got a {type(X).__name__} of {array.dtype}. Encode columns as numbers, and bring"
+            " images to one size first, for example by a transform of their Dataset."
         )
     # torch has neither the other byte order nor more than double precision
     array = (

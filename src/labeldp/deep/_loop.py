@@ -13,10 +13,8 @@ its share of every batch, so that batches, gradients, losses and scores are the 
 process. Fabric is passed in: nothing here imports lightning.
 """
 
-import hashlib
 import io
 import math
-import numbers
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +33,7 @@ from torch.optim import Optimizer
 from labeldp import _validate
 from labeldp._files import path_text, replace_file
 from labeldp.deep._consistency import Consistency, Targets, frequencies_of, plain_numbers
-from labeldp.deep._inputs import Inputs, as_inputs, inputs_digest, inputs_name
+from labeldp.deep._inputs import Inputs, as_inputs, fingerprint, inputs_digest, inputs_name
 from labeldp.deep._losses import (
     Combined,
     Dense,
@@ -180,11 +178,8 @@ class Recipe:
             )
         if self.average is not None:
             _validate.fraction(average=self.average, zero=True, fix="None for no average.")
-        clip: Any = self.clip
-        if isinstance(clip, bool) or not isinstance(clip, numbers.Real) or not float(clip) > 0:
-            raise InvalidInput(
-                f"Expected clip > 0, got {_validate.shown(clip)}. Pass math.inf for no clipping."
-            )
+        if self.clip != math.inf:
+            _validate.positive(clip=self.clip, fix="math.inf for no clipping.")
         if self.patience is not None:
             _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
         _validate.boolean(channels_last=self.channels_last)
@@ -196,7 +191,7 @@ class Recipe:
                     "Expected consistency as a deep.Consistency or None, got"
                     f" {_validate.shown(self.consistency)}."
                 )
-            self._require_likelihoods()
+            require_likelihoods(self.loss, "with consistency")
             if self.consistency.warm_up >= self.epochs:
                 raise InvalidInput(
                     f"Expected warm_up < epochs={self.epochs}, got {self.consistency.warm_up}: no"
@@ -205,29 +200,17 @@ class Recipe:
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
         # a schedule that fails must fail here, and not after labels were charged and drawn
         for step in range(_LOOKS + 1):
-            _require_factor(self.schedule, step / _LOOKS)
+            factor = self.schedule(step / _LOOKS)
+            if not 0 <= factor < math.inf:
+                raise InvalidInput(
+                    "Expected a schedule that gives a finite factor of the rate, 0 or more, got"
+                    f" {_validate.shown(factor)} at {step / _LOOKS}. See deep.schedules."
+                )
         plain_numbers(self)
-
-    def _require_likelihoods(self) -> None:
-        """Refuse consistency with a loss on labels or weights: its targets are posteriors, which
-        need the law's likelihoods."""
-        loss = plain(self.loss)
-        if loss is debiased_loss or takes_labels(loss):
-            name = getattr(loss, "__name__", type(loss).__name__)
-            raise InvalidInput(
-                f"Expected a loss on log-likelihoods with consistency, got {name}. Leave one of"
-                " them out."
-            )
 
     def rows_of_batch(self, n: int) -> int:
         """Return the batch size for a training on n rows."""
         return self.batch_size or min(256, max(32, 2 ** round(math.log2(max(n, 1) / 64))))
-
-
-def default_recipe(n_classes: int) -> Recipe:
-    """Return the recipe used if none is given: `Recipe()`, with five epochs for two classes, whose
-    noise a net memorises sooner."""
-    return Recipe(epochs=5) if n_classes == 2 else Recipe()
 
 
 def takes_labels(loss: Any) -> bool:
@@ -242,19 +225,12 @@ def plain(loss: Any) -> Any:
     return plain(loss.func) if isinstance(loss, partial) else loss
 
 
-def _require_factor(schedule: Any, progress: float) -> None:
-    try:
-        found = schedule(progress)
-        factor = math.nan if isinstance(found, bool | str | bytes) else float(found)
-    except Exception as error:
+def require_likelihoods(loss: Any, where: str) -> None:
+    """Refuse a loss on labels or weights where the law's likelihoods are needed."""
+    if takes_labels(loss) or plain(loss) is debiased_loss:
+        name = getattr(plain(loss), "__name__", type(loss).__name__)
         raise InvalidInput(
-            "Expected a schedule that gives a number for progress from 0 to 1, got"
-            f" {type(error).__name__} at {progress}: {error}. See deep.schedules."
-        ) from error
-    if not 0 <= factor < math.inf:
-        raise InvalidInput(
-            "Expected a schedule that gives a finite factor of the rate, 0 or more, got"
-            f" {_validate.shown(found)} at {progress}. See deep.schedules."
+            f"Expected a loss on log-likelihoods {where}, got {name}. Use likelihood_loss."
         )
 
 
@@ -408,6 +384,11 @@ def train(
         raise InvalidInput(
             f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or"
             " leave out patience."
+        )
+    if checkpoint is not None and place.world > 1:
+        raise InvalidInput(
+            f"Expected one process with checkpoint=, got {place.world}, each with a state of its"
+            " own. Leave it out."
         )
     inputs = _paired(inputs, evidence)
     # processes that drew their own labels would have paid for two draws, and learn from a mixture
@@ -574,10 +555,7 @@ class _Training:
 
     def _outputs(self) -> int:
         """How many outputs the net has."""
-        with torch.no_grad():
-            return next(
-                iter(_logits(self._module, self._inputs, [torch.arange(1)], self._place))
-            ).shape[1]
+        return next(_logits(self._module, self._inputs, [torch.arange(1)], self._place)).shape[1]
 
     def _features(self, net: nn.Module) -> Tensor:
         """What the last linear layer of a net reads of all rows."""
@@ -594,13 +572,6 @@ class _Training:
     def epochs(self) -> int:
         """Number of epochs of the recipe."""
         return self._recipe.epochs
-
-    def require_one_process(self) -> None:
-        """Refuse a checkpoint in many processes, each of which has a state of its own."""
-        if self._place.world > 1:
-            raise InvalidInput(
-                f"Expected one process with checkpoint=, got {self._place.world}. Leave it out."
-            )
 
     def facts(self) -> dict[str, object]:
         """What another training would have other values of: inputs, evidence, the generator's
@@ -882,7 +853,6 @@ class _Checkpoint:
         self._path = None if path is None else Path(path_text(path))
         self._training, self._best, self._written = training, best, time.monotonic()
         if path is not None:
-            training.require_one_process()
             self._facts = training.facts()
 
     @contextmanager
@@ -1306,13 +1276,7 @@ def _has_bf16(kind: str) -> bool:
 
 def _digest(evidence: Form | Tensor) -> bytes:
     """Hash all evidence in its order; processes compare the hash instead of the evidence."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in evidence.tensors if isinstance(evidence, Form) else (evidence,):
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(
-            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        )
-    return digest.digest()
+    return fingerprint(evidence.tensors if isinstance(evidence, Form) else evidence)
 
 
 # The first of many processes

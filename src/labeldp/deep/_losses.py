@@ -110,11 +110,6 @@ class Form(ABC):
         device."""
         return True
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the stored tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors)
-
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple | list):
@@ -134,12 +129,11 @@ class Dense(Form):
     values: Tensor
 
     def __post_init__(self) -> None:
-        _require(
-            self.values,
-            "values",
-            "(n, K)",
-            self.values.ndim == 2 and self.values.is_floating_point(),
-        )
+        if self.values.ndim != 2 or not self.values.is_floating_point():
+            raise InvalidInput(
+                f"Expected values of shape (n, K), floats, got {tuple(self.values.shape)} of"
+                f" {self.values.dtype}."
+            )
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.values.to(dtype)
@@ -166,23 +160,6 @@ class Candidates(Form):
     indices: Tensor
     values: Tensor
     rest: Tensor
-
-    def __post_init__(self) -> None:
-        _require(
-            self.indices,
-            "indices",
-            "(n, k), integers",
-            self.indices.ndim == 2 and not self.indices.is_floating_point(),
-        )
-        _require(
-            self.values,
-            "values",
-            f"{tuple(self.indices.shape)}",
-            self.values.shape == self.indices.shape,
-        )
-        _require(
-            self.rest, "rest", f"({len(self.indices)},)", self.rest.shape == self.indices.shape[:1]
-        )
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self.rest.to(dtype)[:, None].repeat(1, n_classes)
@@ -222,22 +199,6 @@ class PackedSets(Form):
     outside: Tensor
     label: Tensor | None = None
     at_label: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        _require(
-            self.bits,
-            "bits",
-            "(n, ceil(K/8)), uint8",
-            self.bits.ndim == 2 and self.bits.dtype == torch.uint8,
-        )
-        if (self.label is None) != (self.at_label is None):
-            raise InvalidInput(
-                "Expected label and at_label together, got one of them. Give both or neither."
-            )
-        for name in ("inside", "outside", "label", "at_label"):
-            value = getattr(self, name)
-            if value is not None:
-                _require(value, name, f"({len(self.bits)},)", value.shape == self.bits.shape[:1])
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
@@ -290,13 +251,6 @@ class Sum(Form):
     """
 
     parts: tuple[Form, ...]
-
-    def __post_init__(self) -> None:
-        if not self.parts or len({len(part) for part in self.parts}) > 1:
-            raise InvalidInput(
-                f"Expected parts of one length, got {[len(part) for part in self.parts]}. Give each"
-                " the same rows."
-            )
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         total = self.parts[0].expand(n_classes, dtype)
@@ -401,14 +355,6 @@ def _unpacked(device: torch.device) -> Tensor:
     is faster than eight shifts."""
     bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
     return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
-
-
-def _require(value: Tensor, name: str, shape: str, good: bool) -> None:
-    if not good:
-        raise InvalidInput(
-            f"Expected {name} of shape {shape}, got {tuple(value.shape)} of {value.dtype}. See the"
-            " class's parameters."
-        )
 
 
 # Evidence: noisy labels as a form
@@ -569,7 +515,9 @@ def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
     """Store each row as a set of classes, two values, and one class with its own value; None if a
     row has more values."""
-    if _one_response_each(noisy):
+    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
+    one_each = np.array_equal(drawn, np.arange(len(noisy)))
+    if one_each and all(type(block.law) in _RESPONSES for block in noisy.blocks):
         return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
     known = [levels for levels in found if levels is not None]
@@ -582,15 +530,6 @@ def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form
     if torch.equal(inside, outside):
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
-
-
-def _one_response_each(noisy: NoisyLabels) -> bool:
-    """Return whether each row has exactly one draw, by randomized response over all classes or a
-    candidate set."""
-    drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
-    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(
-        drawn, np.arange(len(noisy))
-    )
 
 
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
@@ -779,7 +718,7 @@ def posterior_loss(
                 'Expected prior="model" or "uniform" with several label columns, got weights. Leave'
                 " prior out."
             )
-        log_prior = Dense(_log_prior(prior, logits, check))
+        log_prior = Dense(_log_prior(prior, logits))
         return _loss(_soft_labels, logits, Sum((evidence, log_prior)), reduction, check)
     kind = {"model": _model_posterior, "uniform": _soft_labels}[
         _validate.one_of(("model", "uniform"), prior=prior)
@@ -917,28 +856,16 @@ def mixup_loss(
     ----------
     Zhang et al. (2018), "mixup: beyond empirical risk minimization".
     """
-    lam = (
-        _checked_lam(lam, logits)
-        if isinstance(lam, Tensor)
-        else _validate.fraction(lam=lam, zero=True, one=True)
-    )
-    first = loss(logits, a, reduction="none", **options)
-    second = loss(logits, b, reduction="none", **options)
-    return _reduce(lam * first + (1 - lam) * second, reduction)
-
-
-def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
-    if lam.ndim and lam.shape != logits.shape[:1]:
+    if not isinstance(lam, Tensor):
+        lam = _validate.fraction(lam=lam, zero=True, one=True)
+    elif lam.ndim and lam.shape != logits.shape[:1]:
         raise InvalidInput(
             f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}."
             " Flatten it."
         )
-    if looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise InvalidInput(
-            "Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as"
-            " augment.mixup does."
-        )
-    return lam
+    first = loss(logits, a, reduction="none", **options)
+    second = loss(logits, b, reduction="none", **options)
+    return _reduce(lam * first + (1 - lam) * second, reduction)
 
 
 # The target of each loss, from logits and table
@@ -1094,20 +1021,13 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
+def _log_prior(prior: Tensor, logits: Tensor) -> Tensor:
     if prior.shape not in (logits.shape, logits.shape[1:]):
         raise InvalidInput(
             f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got"
             f" {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    if looks(check, logits) and not bool(
-        ((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()
-    ):
-        raise InvalidInput(
-            "Expected a prior of finite weights, none negative and some above 0 in each row, got"
-            " others. Give probabilities of the classes."
-        )
     log_prior = weights.log()
     return (log_prior - log_prior.amax(dim=-1, keepdim=True)).expand(logits.shape)
 

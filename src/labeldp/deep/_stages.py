@@ -252,7 +252,13 @@ class Trainer:
             if self.settings.top_k_filter is not None:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.settings.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
-        scored = None if held_out is None else self._scored(number, *held_out)
+        scored = None
+        if held_out is not None:
+            # With patience only every other one: the score is biased on rows that chose the epoch,
+            # so the rest must measure the model.
+            patient = self.settings.recipes[number - 1].patience is not None
+            some = slice(0, None, 2) if patient else slice(None)
+            scored = held_out[0][some], likelihoods_of(held_out[1][some])
         forms = targets_of(targets, self.settings.recipes[number - 1])
         # of a grid's points many may be near no number
         trained = self.learn(
@@ -265,15 +271,6 @@ class Trainer:
             number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest
         )
         return trained
-
-    def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
-        """Return the held-out rows that score each epoch, with their evidence."""
-        # With patience only every other one: the score is biased on rows that chose the epoch, so
-        # the rest must measure the model.
-        some = (
-            slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
-        )
-        return rows[some], likelihoods_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
@@ -544,8 +541,7 @@ class Checkpoint:
         InvalidInput
             If the folder holds another fit; the message names the facts in which it differs.
         """
-        if self.folder is None:
-            return seed
+        assert self.folder is not None
         # compared with the file's facts, in which tuples are lists, and NumPy's numbers plain ones
         wanted = json.loads(json.dumps(dict(facts), default=np.generic.item))
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
@@ -586,8 +582,12 @@ class Checkpoint:
                 f"Expected the first weights in {self.folder / 'initial.pt'}, got no file."
                 f" {_RESTORE}"
             )
+        given = _on_cpu(module)
+        same = given.keys() == initial.keys() and all(
+            torch.equal(w, initial[name]) for name, w in given.items()
+        )
         # a script that makes its net has other random weights in each process
-        if weights_given and _differ(initial, module):
+        if weights_given and not same:
             warnings.warn(
                 f"The net given has other weights than the fit in {self.folder} began with, and"
                 " that fit goes on with its own. Give a function that makes the net if its first"
@@ -660,11 +660,6 @@ class Checkpoint:
         )
         if kept is None:
             return None
-        if not isinstance(kept, dict) or not kept.keys() >= {"weights", "history", "evidence"}:
-            raise InvalidInput(
-                f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something"
-                f" else. {_TRAIN_AGAIN}"
-            )
         if kept["evidence"] != evidence:
             raise self._foreign(f"model-{number}.pt")
         _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
@@ -751,13 +746,6 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
             f" on from what is in it; got {path}. Nothing was drawn. Name another, or take the"
             " others' rights away: chmod go-w."
         )
-    _lock(handle, path)
-    # after the lock is held, since another fit may be writing one before
-    for part in path.glob(".*.part"):
-        part.unlink()
-
-
-def _lock(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -765,6 +753,9 @@ def _lock(handle: int, path: Path) -> None:
             f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use"
             " another folder."
         ) from None
+    # after the lock is held, since another fit may be writing one before
+    for part in path.glob(".*.part"):
+        part.unlink()
 
 
 def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
@@ -808,13 +799,6 @@ def _on_cpu(module: nn.Module) -> State:
     return {name: w.detach().cpu() for name, w in module.state_dict().items()}
 
 
-def _differ(kept: State, module: nn.Module) -> bool:
-    state = _on_cpu(module)
-    return kept.keys() != state.keys() or not all(
-        torch.equal(w, kept[name]) for name, w in state.items()
-    )
-
-
 def _torch_bytes(thing: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(thing, buffer)
@@ -839,12 +823,12 @@ def facts_of_training(
     template : nn.Module
         Before training.
     """
-    seed = model.random_state
+    seed, told = model.random_state, [described(recipe) for recipe in recipes]
     return {
         "inputs": inputs(),
         "module": architecture(template),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
-        "recipe": _alike([described(recipe) for recipe in recipes]),
+        "recipe": told[0] if all(each == told[0] for each in told) else told,
         "prior_temperature": model.prior_temperature,
         "top_k_filter": model.top_k_filter,
         "validation_fraction": model.validation_fraction,
@@ -884,10 +868,6 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
         "seeded_noise": described(labels.account.noise),
         **plan.to_dict(),
     }
-
-
-def _alike(recipes: list[object]) -> object:
-    return recipes[0] if all(each == recipes[0] for each in recipes) else recipes
 
 
 def seed_of(random_state: Any) -> int:

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.learn._data import Floats
+from labeldp.learn._data import Floats, taking_inputs_of
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import class_rates, likeliest_frequencies, towards
 
@@ -151,8 +151,8 @@ _OTHER_ROUNDS = {
     "num_rounds",
     "nrounds",
     "max_iter",
+    "num_boost_round",
 }
-_OTHER_ROUNDS |= {"num_boost_round"}
 _UNEVEN = ("eval_metric", "callbacks", "reg_sqrt")
 
 
@@ -342,11 +342,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             A row of weight 2 counts as two rows.
         """
         library = library_of(self.estimator)
-        if library is None:
-            raise InvalidInput(
-                "Expected LGBMClassifier or XGBClassifier with its own objective, or"
-                f" HistGradientBoostingClassifier, got {type(self.estimator).__name__}."
-            )
+        assert library is not None
         rounds_of(self.estimator, library)  # XGBoost would fit none, and fail when it predicts
         table = _likelihoods(log_likelihood)
         k, n = table.shape
@@ -371,11 +367,6 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         settings = self._settings(
             library, np.shape(X)[1], share, early=held_out is not None, information=counted
         )
-        if self.categorical is not None and library != "lightgbm":
-            raise InvalidInput(
-                f"Expected categorical=None with {type(self.estimator).__name__}, which has a"
-                " setting for them, got columns."
-            )
         fit = (
             _FITS[library]
             if self.categorical is None
@@ -455,10 +446,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         return hasattr(self, "estimator_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(self.estimator).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
-        return tags
+        return taking_inputs_of(self.estimator, super().__sklearn_tags__())
 
     def _settings(
         self, library: str, columns: int, told: float, early: bool, information: float = np.inf
@@ -479,7 +467,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         return settings
 
     def _scores(self, n: int) -> Floats:
-        return starting_scores(self.start_, n)
+        """Give n rows of the starting logits as the libraries want them: (n,) differences of two
+        classes, else (n, K)."""
+        start = self.start_
+        return np.full(n, start[1] - start[0]) if len(start) == 2 else np.tile(start, (n, 1))
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
@@ -545,11 +536,6 @@ def noisy_settings(
 
 def _likelihoods(log_likelihood: ArrayLike) -> NDArray[np.float32]:
     table = np.asarray(log_likelihood, np.float64)
-    if table.ndim != 2 or table.shape[1] < 2 or not len(table) or np.isnan(table).any():
-        raise InvalidInput(
-            "Expected log_likelihood of shape (n, K) with n >= 1 and K >= 2, without NaN, got"
-            f" shape {table.shape}."
-        )
     return np.asarray(np.exp(table - table.max(axis=1, keepdims=True)).T, np.float32, order="C")
 
 
@@ -771,12 +757,6 @@ def _of_second(scores: Floats) -> NDArray[np.float32]:
     np.divide(1, 1 + odds, out=p[0])
     np.multiply(odds, p[0], out=p[1])
     return p
-
-
-def starting_scores(start: Floats, n: int) -> Floats:
-    """Give n rows of the starting logits (K,) as the libraries want them: (n,) differences of two
-    classes, else (n, K)."""
-    return np.full(n, start[1] - start[0]) if len(start) == 2 else np.tile(start, (n, 1))
 
 
 def probabilities_of(scores: ArrayLike) -> Floats:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
@@ -24,7 +24,6 @@ from labeldp.custody._encode import Name, is_closed
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
-from labeldp.learn._boosting import EARLY_STOPPING
 from labeldp.learn._clusters import ClusterPrior, HistogramPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
@@ -35,11 +34,11 @@ from labeldp.learn._corrections import (
     fit_codes,
     heard_by,
     make_learner,
+    raw_inside,
     require_classifier,
     require_no_threshold,
     require_weights,
     seeded,
-    takes_raw_labels,
     weights_of,
 )
 from labeldp.learn._corrections import HeldOut as Scored
@@ -52,6 +51,7 @@ from labeldp.learn._data import (
     explained,
     features_digest,
     read_labels,
+    taking_inputs_of,
     text_columns,
     threads_for,
 )
@@ -79,7 +79,7 @@ from labeldp.protocol._fit import (
     plan_fit,
 )
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
-from labeldp.protocol._several import is_several, rates_of
+from labeldp.protocol._several import is_several, rates_of, share_right
 from labeldp.protocol.metrics import (
     checked_weights,
     class_rates,
@@ -121,14 +121,7 @@ def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradient
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
-
-
-class LearnerOf(Protocol[Fitted]):
-    """What learns a model from noisy labels: a `Learner` of classes, or a `LocationLearner`."""
-
-    def fit(self, X: object, noisy: NoisyLabels, start: Fitted | None, held_out: Any) -> Fitted: ...
-
-    def refit(self, X: object, noisy: NoisyLabels, model: Fitted) -> Fitted: ...
+Result = TypeVar("Result")
 
 
 class TabularEstimator(StagedEstimator[Fitted]):
@@ -146,10 +139,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         """Return the user's estimator, or the default."""
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(self._base()).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
-        return tags
+        return taking_inputs_of(self._base(), super().__sklearn_tags__())
 
     def fit(
         self,
@@ -194,7 +184,14 @@ class TabularEstimator(StagedEstimator[Fitted]):
             For any fault of X, y, the estimator or the settings, before anything is charged; with
             several targets also for a filter.
         """
-        _require_own_arguments(others)
+        if others:
+            raise WrongType(
+                f"Expected X, y, sample_weight, ids or unit, got {next(iter(others))}=. None of"
+                " them is passed on to the estimator, whose settings are parameters of its own,"
+                " also how many rounds boosting waits. Labels of rows that end a training would be"
+                " read without noise: early stopping takes noisy labels of held-out rows by itself"
+                " (validation_fraction)."
+            )
         try:
             if sample_weight is not None:
                 self._weights = sample_weight  # checked with X
@@ -258,13 +255,20 @@ class TabularEstimator(StagedEstimator[Fitted]):
         self._model, self.estimator_ = model, model.estimator
         return np.empty(0, np.int64) if training.refit else held_out
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> Any:
         with explained(fitted=not reset):
             checked = check_features(X, self._base(), type(self).__name__)
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
         if reset and self._weights is not None:
             self._weights = _counts_of_rows(self._weights, row_count(checked))
         return checked
+
+    def _predicted(self, X: Any, predict: Callable[[Any, Any], Result]) -> Result:
+        """Call a function of the fitted model and the checked X."""
+        check_is_fitted(self)
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return predict(self._model, checked)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is
@@ -289,23 +293,6 @@ def _counts_of_rows(sample_weight: ArrayLike, n: int) -> Floats:
             f" of weight 2 counts as two; got {mean:g}. Divide the weights by their mean."
         )
     return weights
-
-
-def _require_own_arguments(others: Mapping[str, object]) -> None:
-    """Refuse arguments of `fit` that other libraries have."""
-    for name in others:
-        why = (
-            "Of unknown arguments none is passed on to the estimator; its settings are parameters"
-            " of its own."
-        )
-        if name.startswith("eval") or name in (*EARLY_STOPPING, "callbacks"):
-            why = (
-                "Labels of rows that end a training would be read without noise. Early stopping"
-                " takes noisy labels of held-out rows by itself (validation_fraction). How many"
-                " rounds it waits is a setting of boosting classifiers: early_stopping_round of"
-                " LightGBM, early_stopping_rounds of XGBoost, n_iter_no_change of scikit-learn."
-            )
-        raise WrongType(f"Expected X, y, sample_weight, ids or unit, got {name}=. {why}")
 
 
 class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
@@ -512,11 +499,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         require_no_threshold(self._base())
         self._require_settings()
         _validate.one_of(CORRECTIONS, correction=self.correction)
-        if y is None:
-            raise InvalidInput(
-                "This LabelDPClassifier requires y to be passed, but the target y is None."
-            )
-        return self._checked(X, reset=True)
+        return self._checked(X, y, reset=True)
 
     def _start(
         self, training: _Training[Model], plan: FitPlan
@@ -550,7 +533,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
         def learner_of(
             copy: Any, generator: np.random.RandomState, known: Floats | None = rates
-        ) -> Learner:
+        ) -> Learner[Model]:
             return make_learner(copy, correction, options, generator, class_prior=known, **settings)
 
         learner = learner_of(estimator, random_state)
@@ -579,14 +562,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
-            prior = (
-                "no prior"
-                if plan.prior is None and (plan.grouped is None or plan.asks_rates)
-                else "a prior"
-            )
             raise InvalidInput(
                 "Expected one invertible law for all rows with correction='debias', got"
-                f" {plan.stages.law}, n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or"
+                f" {plan.stages.law} with n_stages={plan.stages.n_stages}. Use law='rr' or"
                 " 'subset', n_stages=1 without a prior, or correction='em'. What ClusterRR has"
                 " released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
@@ -745,7 +723,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return self.correction
         # EM can start from the clusters' histograms, and it alone can tell how far to trust trees
         # of few noisy rows.
-        known = isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(self._base())
+        known = isinstance(self.prior, ClusterPrior) and raw and raw_inside(self._base()) is None
         return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
 
     def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
@@ -760,10 +738,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict_proba(checked)
+        return self._predicted(X, lambda model, rows: model.predict_proba(rows))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely class of each row: (n,) class values; (n, L) for several targets.
@@ -776,9 +751,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         model: Any = self._model
         if not isinstance(model, SeveralModels):
             return super().predict(X)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return model.predict(checked)
+        return self._predicted(X, lambda model, rows: model.predict(rows))
 
     def score(
         self,
@@ -813,11 +786,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         model: Any = self._model
         if not isinstance(model, SeveralModels):
             return super().score(X, y, sample_weight, ids=ids)
-        return model.score(
-            self._checked(X, reset=False),
-            y,
-            None if sample_weight is None else np.asarray(sample_weight, np.float64),
-        )
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return share_right(self.predict(X), y, model.columns, weights)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -831,7 +801,7 @@ class _Training(Generic[Fitted]):
     `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
-    learner: LearnerOf[Fitted]
+    learner: Learner[Fitted]
     refit: bool
     temperature: float
     encoder: ColumnTransformer | None
@@ -839,7 +809,7 @@ class _Training(Generic[Fitted]):
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     weights: Floats | None = None
     # makes the learner that holds models to rates
-    held_to: Callable[[Floats], LearnerOf[Fitted]] | None = None
+    held_to: Callable[[Floats], Learner[Fitted]] | None = None
 
     def fit(
         self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None
@@ -852,23 +822,16 @@ class _Training(Generic[Fitted]):
             else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
         )
         found = self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
-        self._tell_of_lost_classes(found, rows, noisy)
+        if not isinstance(noisy.classes, Grid):
+            warn_of_lost_classes(
+                lambda at: [(noisy[at], self.proba(found, rows[at]))],
+                np.arange(len(rows)),
+                noisy.n_classes,
+                "The model",
+                "this estimator, correction or rate of classes leaves it out. Try another one;"
+                " labels that were drawn are not drawn again.",
+            )
         return found
-
-    def _tell_of_lost_classes(self, found: Fitted, rows: Rows, noisy: NoisyLabels) -> None:
-        if isinstance(noisy.classes, Grid):
-            return
-        why = (
-            "this estimator, correction or rate of classes leaves it out. Try another one; labels"
-            " that were drawn are not drawn again."
-        )
-        warn_of_lost_classes(
-            lambda at: [(noisy[at], self.proba(found, rows[at]))],
-            np.arange(len(rows)),
-            noisy.n_classes,
-            "The model",
-            why,
-        )
 
     def weighed(self, rows: Rows, noisy: NoisyLabels) -> tuple[Rows, NoisyLabels]:
         """Leave out rows of weight 0, so that no part of the others that a learner makes is without
@@ -972,20 +935,9 @@ def _failure(
 
 
 def _some_rows(X: Any, count: int) -> NDArray[np.int64]:
-    """Choose this many rows, spread evenly, and for each column the first row with a missing
-    value."""
+    """Choose this many rows, spread evenly."""
     n = X.shape[0]
-    return np.union1d(np.linspace(0, n - 1, min(count, n)).astype(np.int64), _first_missing(X))
-
-
-def _first_missing(X: Any) -> NDArray[np.int64]:
-    if hasattr(X, "isna"):
-        missing = X.isna().to_numpy()
-    elif isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f":
-        missing = np.isnan(X)
-    else:
-        return np.empty(0, np.int64)
-    return np.asarray(missing.argmax(axis=0)[missing.any(axis=0)], np.int64)
+    return np.linspace(0, n - 1, min(count, n)).astype(np.int64)
 
 
 def _of_each_category(X: Any) -> NDArray[np.int64]:
@@ -1010,13 +962,10 @@ def _short(estimator: Estimator) -> Estimator:
     long = [
         name
         for name, value in numbers.items()
-        if (value is None and name.endswith("n_estimators")) or _many(value)
+        if (value is None and name.endswith("n_estimators"))
+        or (isinstance(value, int) and value > _ROUNDS)
     ]
     return copy.set_params(**dict.fromkeys(long, _ROUNDS))
-
-
-def _many(value: object) -> bool:
-    return isinstance(value, int) and value > _ROUNDS
 
 
 def _stateless(estimator: Estimator) -> Estimator:

@@ -65,16 +65,12 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _inputs(self, X: Any, y: Any) -> Any:
         self._require_estimator()
-        if y is None:
-            raise InvalidInput(
-                f"This {type(self).__name__} requires y to be passed, but the target y is None."
-            )
         if isinstance(y, NoisyLabels):
             raise InvalidInput(
                 f"Expected raw labels, got NoisyLabels, {self._not_noisy}. Learn from them with"
                 " LabelDPClassifier."
             )
-        return self._checked(X, reset=True)
+        return self._checked(X, y, reset=True)
 
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         return together(X if inputs is None else inputs, labels, ids)
@@ -96,10 +92,10 @@ class CuratorEstimator(ClassifierEstimator):
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
         raise AssertionError("refused by _inputs")
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> Any:
         with explained(fitted=not reset):
             checked = check_features(X, self, type(self).__name__)
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
         return checked
 
 

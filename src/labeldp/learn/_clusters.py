@@ -42,8 +42,6 @@ _FEW_CLUSTERS = 50
 _ROWS_AT_ONCE = 1 << 16
 _MANY_SETTINGS = 64  # a longer list counts as data, not as a setting
 _PENALTY = 0.1  # C of the default learner of counts, for columns of variance 1
-# messages of scikit-learn's own fits
-_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")
 
 Order = NDArray[np.intp]
 
@@ -107,11 +105,6 @@ class Clusters:
         X : (n, ...) features, as in the fit
         """
         features = embedded(self.embedder, X)
-        if features.shape[1] != self.centres.shape[1]:
-            raise InvalidInput(
-                f"Expected embeddings of width {self.centres.shape[1]}, as the clusters were found"
-                f" on, got {features.shape[1]}."
-            )
         # In parts, since all distances at once would take n x n_clusters numbers; in the features'
         # precision, to avoid a copy of them.
         parts = [
@@ -223,11 +216,6 @@ def find_clusters(
     fitted = _fitted(embedder, X)
     features = embedded(fitted, X)
     count = _validate.integer(n_clusters=n_clusters, low=1)
-    if count > features.shape[0]:
-        raise InvalidInput(
-            f"Expected at most as many clusters as rows, {features.shape[0]}, got"
-            f" n_clusters={count}. Lower it."
-        )
     many = method == "mini-batch" or (method == "auto" and features.shape[0] > _MANY_ROWS)
     starts = 1 if count > _FEW_CLUSTERS else 5
     shared = {"n_clusters": count, "n_init": starts, "random_state": seed}
@@ -255,16 +243,9 @@ def embedded(embedder: Any, X: Any) -> Any:
         else embedder(X)
     )
     if hasattr(found, "tocsr"):
-        sparse = found.tocsr()
-        _require_finite(sparse.data)
-        return sparse
+        return found.tocsr()
     if hasattr(found, "detach"):
         found = found.detach().cpu().numpy()
-    if not hasattr(found, "__array__") and not isinstance(found, (list, tuple)):
-        raise InvalidInput(
-            "Expected an array, tensor, sparse matrix or data frame to cluster, got"
-            f" {type(found).__name__}. Give embedder=."
-        )
     _validate.unmasked(X=found)
     try:
         array = np.asarray(found)
@@ -273,15 +254,15 @@ def embedded(embedder: Any, X: Any) -> Any:
         array = array if array.dtype == np.float32 else array.astype(np.float64)
     except ValueError:
         raise InvalidInput(
-            "Expected numbers to cluster, got columns of other kinds. Give an embedder=, for"
-            " example a ColumnTransformer that encodes them."
+            f"Expected an array, tensor, sparse matrix or data frame of numbers to cluster, got"
+            f" others in a {type(found).__name__}. Give an embedder=, for example a"
+            " ColumnTransformer that encodes columns."
         ) from None
     if array.ndim < 2 or array.shape[0] != row_count(X) or not array.size:
         raise InvalidInput(
             f"Expected an embedding of shape ({row_count(X)}, width), a row for each of X; got"
             f" shape {array.shape}."
         )
-    _require_finite(array)
     return array.reshape(len(array), -1)
 
 
@@ -291,22 +272,9 @@ def dense(embedder: Any, X: Any) -> NDArray[np.floating[Any]]:
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
 
 
-def _require_finite(values: NDArray[np.floating[Any]]) -> None:
-    if not np.isfinite(values).all():
-        raise InvalidInput(
-            "Expected finite features to cluster, got NaN or infinity. Give an embedder= that fills"
-            " the gaps, for example make_pipeline(SimpleImputer(), StandardScaler())."
-        )
-
-
 def _fitted(embedder: Any, X: Any) -> Any:
     """Fit the embedder to these rows if it is a transformer or the name of one; return functions as
     they are."""
-    if isinstance(embedder, type):
-        raise InvalidInput(
-            f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass"
-            f" {embedder.__name__}(...)."
-        )
     if isinstance(embedder, str):
         name = _validate.one_of(
             EMBEDDERS, embedder=embedder, fix="Or give a transformer, or a function of X."
@@ -318,27 +286,13 @@ def _fitted(embedder: Any, X: Any) -> Any:
             (make_pipeline(scale, pca) if name == "standard" else make_pipeline(pca)).fit(plain)
         )
     if hasattr(embedder, "fit") and hasattr(embedder, "transform"):
-        return _fitted_alone(embedder, X)
+        return clone(embedder).fit(X)
     if embedder is None or callable(embedder):
         return embedder
     raise InvalidInput(
         "Expected an embedder that is a transformer, a function of X, or one of"
         f" {', '.join(EMBEDDERS)}; got {_validate.shown(embedder)}."
     )
-
-
-def _fitted_alone(embedder: Any, X: Any) -> Any:
-    """Fit a transformer to features alone; one that needs labels is refused."""
-    try:
-        return clone(embedder).fit(X)
-    except (TypeError, ValueError) as error:
-        if not any(said in str(error) for said in _NEEDS_LABELS):
-            raise
-        raise InvalidInput(
-            "Expected an embedder that is fitted to features alone, since none sees labels; got"
-            f" {type(embedder).__name__}, which needs them. Use one without supervision, such as"
-            " PCA, or a function that was trained on other, public labels."
-        ) from None
 
 
 def _plain(X: Any) -> Any:
@@ -433,10 +387,11 @@ def learner_of_counts(estimator: Estimator) -> Estimator:
     found = softmax_of(estimator)
     if found is None:
         raise InvalidInput(
-            "Expected an estimator that learns from counts of clusters, got"
+            "Expected an estimator that learns from counts, got"
             f" {type(estimator).__name__}: its last step needs a method fit_counts, or to be a"
-            " plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or"
-            " LabelDPClassifier(estimator, prior=ClusterPrior())."
+            " plain LogisticRegression. For any other classifier use NoiseCluster(estimator),"
+            " LabelDPClassifier(estimator, prior=ClusterPrior()), or"
+            " CountsClassifier(student=estimator)."
         )
     return found
 
@@ -470,7 +425,12 @@ def clustering_request(
     def named(order: Order | None) -> str:
         # Settings are preferred to the embedding, whose last bits differ between machines and
         # numbers of threads.
-        known = _settings_of(embedder) if _is_table(X) else None
+        table = (
+            hasattr(X, "tocsr")
+            or hasattr(X, "iloc")
+            or (isinstance(X, np.ndarray) and X.ndim > 1 and X.dtype.kind in "biuf")
+        )
+        known = _settings_of(embedder) if table else None
         if known is None:
             rows = {"embedding": features_digest(_ordered(embedded(clusters.embedder, X), order))}
         else:
@@ -482,14 +442,6 @@ def clustering_request(
 
 def _ordered(table: Any, order: Order | None) -> Any:
     return table if order is None else take(table, order)
-
-
-def _is_table(X: Any) -> bool:
-    return (
-        hasattr(X, "tocsr")
-        or hasattr(X, "iloc")
-        or (isinstance(X, np.ndarray) and X.ndim > 1 and X.dtype.kind in "biuf")
-    )
 
 
 def _settings_of(embedder: Any) -> str | None:
@@ -602,17 +554,6 @@ class ClusterPrior(BaseEstimator):
         random_state: int = 0,
         linear: bool = False,
     ) -> None:
-        # A value and no estimator: refused here and not when a fit uses it. What set_params sets is
-        # checked with the plan.
-        if n_clusters is not None:
-            _validate.integer(n_clusters=n_clusters, low=1)
-        if epsilon is not None:
-            _validate.epsilon(epsilon)
-        _validate.fraction(delta=delta, zero=True)
-        _validate.one_of(ALGORITHMS, algorithm=algorithm)
-        _validate.integer(random_state=random_state, low=0)
-        if isinstance(embedder, str):
-            _validate.one_of(EMBEDDERS, embedder=embedder)
         self.embedder = embedder
         self.n_clusters = n_clusters
         self.epsilon = epsilon
@@ -715,8 +656,6 @@ class HistogramPrior(BaseEstimator):
     of_all_rows = True
 
     def __init__(self, epsilon: float | None = None) -> None:
-        if epsilon is not None:
-            _validate.epsilon(epsilon)
         self.epsilon = epsilon
 
     def plan_groups(

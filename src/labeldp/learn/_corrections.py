@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,7 +266,11 @@ def weight_keyword(estimator: Estimator) -> str | None:
 def require_weights(estimator: Estimator, correction: str) -> None:
     """Refuse an estimator that cannot learn from weighted rows in this correction."""
     exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
-    able = weight_keyword(estimator) if exact is None else has_weighted_likelihood(last_step(exact))
+    able = (
+        weight_keyword(estimator) is not None
+        if exact is None
+        else "sample_weight" in inspect.signature(last_step(exact).fit_likelihood).parameters
+    )
     if not able:
         raise InvalidInput(
             "Expected an estimator whose fit takes sample_weight, got"
@@ -275,23 +279,9 @@ def require_weights(estimator: Estimator, correction: str) -> None:
         )
 
 
-def has_weighted_likelihood(estimator: Estimator) -> bool:
-    """Return whether `fit_likelihood` of an estimator takes sample weights."""
-    return "sample_weight" in inspect.signature(estimator.fit_likelihood).parameters
-
-
 def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> Estimator:
     """Clone an estimator and give every random_state that is None a number from this generator."""
-    try:
-        copied = clone(estimator)
-    # of a parameter that the constructor copies or changes, as CatBoost does lists
-    except RuntimeError as error:
-        name = str(error).rpartition(" ")[2]
-        raise InvalidInput(
-            f"Expected an estimator that scikit-learn can clone, got {type(estimator).__name__},"
-            f" which changes its parameter {name}. Give what it keeps as it is: a tuple in place of"
-            " a list."
-        ) from None
+    copied = clone(estimator)
     if random_state is None:
         return copied
     params = copied.get_params().items()
@@ -341,25 +331,27 @@ class LearnOptions:
 DEFAULTS = LearnOptions()
 
 
-class Learner(Protocol):
-    """One correction with its estimator."""
+Learned = TypeVar("Learned")
+
+
+class Learner(Protocol[Learned]):
+    """What learns a model from noisy labels: one correction with its estimator, or a
+    `LocationLearner`."""
 
     def fit(
         self,
         X: object,
         noisy: NoisyLabels,
-        start: Model | None,
+        start: Learned | None,
         held_out: HeldOut | None,
         sample_weight: Floats | None = None,
-    ) -> Model:
+    ) -> Learned:
         """Learn from n rows, of weights (n,); `start` is the model of the stage before."""
-        ...
 
     def refit(
-        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
-    ) -> Model:
+        self, X: object, noisy: NoisyLabels, model: Learned, sample_weight: Floats | None = None
+    ) -> Learned:
         """Learn again, now from all rows, the way that led to the chosen model."""
-        ...
 
 
 def make_learner(
@@ -371,7 +363,7 @@ def make_learner(
     linear: bool = True,
     top_k_filter: TopK | None = None,
     class_prior: Floats | None = None,
-) -> Learner:
+) -> Learner[Model]:
     """Make the learner for this correction; "auto" is "likelihood" where the estimator can take it,
     else "em".
 
@@ -389,7 +381,7 @@ def make_learner(
         Known frequencies of the classes.
     """
     _require_known_labels(estimator, correction, options)
-    inner: Learner
+    inner: Learner[Model]
     parameter = None if correction == "none" else class_weight_of(estimator)
     if parameter is not None:
         # The loss of weighted classes is not that of any likelihood: learn without them first, and
@@ -409,7 +401,8 @@ def make_learner(
         )
     exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
     if class_prior is not None and (
-        correction in ("none", "debias") or (exact is not None and not _takes_prior(exact))
+        correction in ("none", "debias")
+        or (exact is not None and "class_prior" not in last_step(exact).get_params(deep=False))
     ):
         raise InvalidInput(
             "Expected class_prior=None with correction='none' or 'debias', or with an estimator of"
@@ -440,15 +433,6 @@ def make_learner(
         if top_k_filter or options.consensus_rounds
         else inner
     )
-
-
-def _takes_prior(exact: Estimator) -> bool:
-    return "class_prior" in last_step(exact).get_params(deep=False)
-
-
-def takes_raw_labels(estimator: Estimator) -> bool:
-    """Return whether `fit` of the estimator, or of one inside it, privatizes its labels."""
-    return _raw_inside(estimator) is not None
 
 
 def require_classifier(estimator: Estimator) -> None:
@@ -489,7 +473,7 @@ def _require_kind(
 
 def require_plain_labels(estimator: Estimator) -> None:
     """Refuse an estimator that would add noise to labels which are noisy already."""
-    private = _raw_inside(estimator)
+    private = raw_inside(estimator)
     if private is not None:
         raise InvalidInput(
             f"Expected an estimator that takes labels as they are, got {type(private).__name__},"
@@ -510,20 +494,19 @@ def require_no_threshold(estimator: Estimator) -> None:
         None,
     )
     if found is not None:
-        tuned = isinstance(found, TunedThresholdClassifierCV)
-        why = (
-            "would be tuned on noisy labels as if they were true" if tuned else "would not be used"
-        )
         raise InvalidInput(
             "Expected an estimator without a threshold inside LabelDPClassifier, got"
-            f" {type(found).__name__}, whose threshold {why}. Pass the classifier that is in it,"
+            f" {type(found).__name__}, whose threshold would be tuned on noisy labels as if they"
+            " were true, or not be used. Pass the classifier that is in it,"
             " choose threshold = labeldp.metrics.best_threshold(noisy, scores) by noisy labels of"
             " rows that the fitted model has not learned from, and put"
             " FixedThresholdClassifier(FrozenEstimator(model), threshold=threshold) around."
         )
 
 
-def _raw_inside(estimator: Estimator) -> object | None:
+def raw_inside(estimator: Estimator) -> object | None:
+    """Return the estimator itself, or one inside it, whose `fit` privatizes its labels; else
+    None."""
     return next(
         (each for each in _within(estimator) if getattr(each, "takes_raw_labels", False) is True),
         None,
@@ -541,7 +524,7 @@ def _within(estimator: Estimator) -> tuple[object, ...]:
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
     """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add
     noise of its own."""
-    private = _raw_inside(estimator)
+    private = raw_inside(estimator)
     if private is None:
         return
     if exact_learner(estimator) is None:
@@ -583,7 +566,7 @@ class HardLearner:
 class FilteringLearner:
     """Another learner, with rows left out: the paper's top-k filter and consensus retraining."""
 
-    inner: Learner
+    inner: Learner[Model]
     estimator: Estimator
     options: LearnOptions
     top_k_filter: TopK | None = None
@@ -658,7 +641,7 @@ class ClassWeightedLearner:
     random_state : numpy RandomState
     """
 
-    inner: Learner
+    inner: Learner[Model]
     estimator: Estimator
     class_weight: str | Mapping[int, float]
     options: LearnOptions
@@ -672,18 +655,7 @@ class ClassWeightedLearner:
         held_out: HeldOut | None,
         sample_weight: Floats | None = None,
     ) -> Model:
-        return self._weighted(
-            X, noisy, self.inner.fit(X, noisy, start, held_out, sample_weight), sample_weight
-        )
-
-    def refit(
-        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
-    ) -> Model:
-        return self.fit(X, noisy, None, None, sample_weight)
-
-    def _weighted(
-        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None
-    ) -> Model:
+        model = self.inner.fit(X, noisy, start, held_out, sample_weight)
         likelihood = noisy.likelihood(dtype="float64")
         weights = class_weights(self.class_weight, likeliest_frequencies(likelihood, sample_weight))
         table = posterior(model.predict_proba(X), likelihood)
@@ -698,6 +670,11 @@ class ClassWeightedLearner:
             weights,
         )
         return replace(found, chose=model.chose)
+
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
+        return self.fit(X, noisy, None, None, sample_weight)
 
 
 def class_weight_of(estimator: Estimator) -> str | None:

@@ -70,9 +70,9 @@ class _Column:
 
 def _values(frame: Frame, name: str, whose: str) -> Any:
     """Return a column of a frame by its name, as an array."""
-    names = [str(each) for each in _names(frame)]
+    names = column_names(frame)
     if name not in names:
-        known = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        known = (", ".join(names[:20]) or "none") + (", ..." if len(names) > 20 else "")
         raise InvalidInput(
             f"Expected a column {name!r} in {whose}, got columns"
             f" {known}.{_validate.suggest(name, names)}"
@@ -84,19 +84,6 @@ def _values(frame: Frame, name: str, whose: str) -> Any:
         else column.to_numpy()
         if hasattr(column, "to_numpy")
         else column
-    )
-
-
-def _names(frame: Frame) -> Sequence[Any]:
-    if hasattr(frame, "column_names"):
-        return list(frame.column_names)
-    if hasattr(frame, "columns") and hasattr(frame, "__getitem__"):
-        return list(frame.columns)
-    if isinstance(frame, Mapping):
-        return list(frame)
-    raise InvalidInput(
-        "Expected a data frame, an Arrow table or a mapping of names to columns, got"
-        f" {type(frame).__name__}."
     )
 
 
@@ -549,7 +536,10 @@ def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[o
     place = {cell: i for i, cell in enumerate(table.cells)}
     at = np.array([place.get(cell, -1) for cell in present])
     if (at < 0).all():
-        raise _no_level(table, columns)
+        raise InvalidInput(
+            f"Expected cells of {table} that occur in the rows, got cells such as"
+            f" {table.cells[0]!r} in the table and {present[0]!r} in the rows. Write levels alike."
+        )
     _check_unmatched(table, np.setdiff1d(np.arange(len(table.cells)), at))
     order = [table.classes.index(value) if value in table.classes else -1 for value in classes]
     listed, known = at >= 0, np.array(order) >= 0
@@ -568,20 +558,6 @@ def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[o
     )
     _check_total(table, found)
     return found
-
-
-def _no_level(table: CountTable, columns: Sequence[_Column]) -> InvalidInput:
-    """Say which column has no level in common with the rows."""
-    for j, (name, column) in enumerate(zip(table.by, columns, strict=True)):
-        levels = list(dict.fromkeys(cell[j] for cell in table.cells))
-        if not set(levels) & set(column.levels):
-            mine, other = levels[0], column.levels[0]
-            return InvalidInput(
-                f"Expected levels of {name!r} that the rows have, got {mine!r}"
-                f" ({type(mine).__name__}) and others in the table, {other!r}"
-                f" ({type(other).__name__}) and others in the rows. Write them alike."
-            )
-    return InvalidInput(f"Expected cells of {table} that occur in the rows, got none.")
 
 
 def _check_unmatched(table: CountTable, cells: Codes) -> None:
@@ -784,11 +760,7 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
                 "features",
             )
         public = X if rows is None else rows
-        if (
-            not hasattr(public, "columns")
-            and not hasattr(public, "column_names")
-            and not isinstance(public, Mapping)
-        ):
+        if not column_names(public):
             raise InvalidInput(
                 f"Expected rows= with the public columns by name, since X is {type(X).__name__}"
                 " without names; got none."
@@ -824,7 +796,11 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         ).posterior(log_p)
         self.__dict__.pop("student_", None)  # of an earlier fit
         if self.student is not None:
-            self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
+            n, k = self.posterior_.shape
+            # each row once for each class, weighted by its probability
+            rows, codes = np.tile(np.arange(n), k), np.repeat(np.arange(k), n)
+            taught = fit_codes(self.student, X, rows, codes, self.posterior_.T.reshape(-1))
+            self._model = Model(taught, k)
             self.student_ = self._model.estimator
         warn_of_constant(
             lambda some: self._model.predict_proba(take(X, some)), row_count(X), classes
@@ -840,15 +816,7 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
                     "Expected a student whose fit takes sample_weight, got"
                     f" {type(self.student).__name__}. Teach it posterior_."
                 )
-        try:
-            return learner_of_counts(_default_for(X) if self.estimator is None else self.estimator)
-        except InvalidInput:
-            raise InvalidInput(
-                "Expected an estimator that learns from counts, got"
-                f" {type(self.estimator).__name__}: its last step needs a method fit_counts, or to"
-                " be a plain LogisticRegression. Pass any other classifier as student=: it learns"
-                " what the tables say of each row."
-            ) from None
+        return learner_of_counts(_default_for(X) if self.estimator is None else self.estimator)
 
     def _classes(
         self, tables: Sequence[CountTable], released: "tuple[Any, NoisyLabels] | None"
@@ -905,15 +873,6 @@ def _listed(tables: object) -> list[CountTable]:
             " of counts."
         )
     return listed
-
-
-def _taught(student: Estimator, X: Any, posterior: Floats) -> Estimator:
-    """Fit a classifier to soft targets: each row once for each class, weighted by its
-    probability."""
-    n, k = posterior.shape
-    return fit_codes(
-        student, X, np.tile(np.arange(n), k), np.repeat(np.arange(k), n), posterior.T.reshape(-1)
-    )
 
 
 def _default_for(X: Any) -> Pipeline:

@@ -107,6 +107,13 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     )
 
 
+def taking_inputs_of(estimator: Any, tags: Any) -> Any:
+    """Return these tags with another estimator's of its inputs: sparse ones, and gaps."""
+    inner = get_tags(estimator).input_tags
+    tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+    return tags
+
+
 def takes_images(estimator: Any) -> bool:
     """Return whether an estimator, or a pipeline's first step, takes arrays of three or more
     dimensions, by its tags."""
@@ -318,59 +325,38 @@ def explained(*, fitted: bool) -> Iterator[None]:
         if "natively" in what:
             what = what.split("\n")[0]
         told = what if what.endswith(".") else f"{what}."
-        hint = (
-            _advice_for_predicting(what)
-            if fitted
-            else f" Nothing was charged or drawn.{advice(what)}"
-        )
+        hint = "" if fitted else f" Nothing was charged or drawn.{advice(what)}"
         raise (WrongType if isinstance(error, TypeError) else InvalidInput)(
             f"{told}{hint}"
         ) from error
 
 
-def _advice_for_predicting(what: str) -> str:
-    if "feature" in what and "Reshape" not in what:
-        return (
-            " Give the columns that the fit had, in their order: X[list(model.feature_names_in_)]"
-            " of a data frame."
-        )
-    if "could not convert string" in what or "dtype" in what:
-        return (
-            " Give columns of the types that the fit had: text where it had text, numbers where it"
-            " had numbers."
-        )
-    if "NaN" in what or "missing values" in what:
-        return (
-            " The fit had no gaps: fill these as its rows were, or fit a pipeline that begins with"
-            " SimpleImputer()."
-        )
-    return ""
+_ADVICE = {
+    ("infinity",): " Replace infinite numbers by finite ones.",
+    ("DateTime", "datetime"): (
+        " Make numbers of dates, such as days since one of them; estimator=None does it itself."
+    ),
+    ("could not convert string", "dtype"): (
+        " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer"
+        " does; estimator=None does it itself."
+    ),
+    ("NaN", "missing values"): (
+        " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline;"
+        " estimator=None takes them as they are."
+    ),
+    ("unknown categor",): (
+        " Categories that are rare are new to a part of the rows:"
+        " OneHotEncoder(handle_unknown='ignore') takes them."
+    ),
+}
 
 
 def advice(what: str) -> str:
     """Say what to do about an error of scikit-learn's on features of a fit; "" if nothing is
     known."""
-    if "infinity" in what:
-        return " Replace infinite numbers by finite ones."
-    if "DateTime" in what or "datetime" in what:
-        return (
-            " Make numbers of dates, such as days since one of them; estimator=None does it itself."
-        )
-    if "could not convert string" in what or "dtype" in what:
-        return (
-            " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer"
-            " does; estimator=None does it itself."
-        )
-    if "NaN" in what or "missing values" in what:
-        return (
-            " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline;"
-            " estimator=None takes them as they are."
-        )
-    if "unknown categor" in what:
-        return (
-            " Categories that are rare are new to a part of the rows:"
-            " OneHotEncoder(handle_unknown='ignore') takes them."
-        )
+    for signs, found in _ADVICE.items():
+        if any(sign in what for sign in signs):
+            return found
     return ""
 
 

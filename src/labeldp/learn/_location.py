@@ -37,7 +37,7 @@ from scipy.special import ndtr, ndtri, softmax
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state
 
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
@@ -62,7 +62,7 @@ from labeldp.learn._corrections import (
     tell_of_fit,
     weight_keyword,
 )
-from labeldp.learn._data import Codes, Estimator, Floats
+from labeldp.learn._data import Codes, Estimator, Floats, taking_inputs_of
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import drawn_to_equal, points_of
 
@@ -119,23 +119,13 @@ class Family:
     ----------
     points : (G,) float64, increasing
     scale : float > 0
-    cuts : (G - 1,) float64, not decreasing, or None
-        Where the points begin, from the second one on. None: in the middles between points, so that
-        the variable is the number.
+    cuts : (G - 1,) float64, not decreasing
+        Where the points begin, from the second one on.
     """
 
     points: Floats
     scale: float
-    cuts: Floats | None = None
-
-    @property
-    def middles(self) -> Floats:
-        """The middles between points: (G - 1,)."""
-        return np.asarray((self.points[1:] + self.points[:-1]) / 2)
-
-    @property
-    def _cuts(self) -> Floats:
-        return self.middles if self.cuts is None else self.cuts
+    cuts: Floats
 
     def clipped(self, locations: Floats, beyond: float = BEYOND) -> Floats:
         """Move locations that are far outside the range to where nearly all mass is at its end, so
@@ -144,14 +134,12 @@ class Family:
 
     def ends(self, beyond: float = BEYOND) -> tuple[float, float]:
         """Give the least and the largest location, so many scales outside the range."""
-        return float(self._cuts[0] - beyond * self.scale), float(
-            self._cuts[-1] + beyond * self.scale
-        )
+        return float(self.cuts[0] - beyond * self.scale), float(self.cuts[-1] + beyond * self.scale)
 
     def reaching(self, locations: Floats) -> Floats:
         """Compute P[at least point 1], ..., P[at least point G - 1] for each location: (n, G -
         1)."""
-        return np.asarray(ndtr((locations[:, None] - self._cuts) / self.scale))
+        return np.asarray(ndtr((locations[:, None] - self.cuts) / self.scale))
 
     def probabilities(self, locations: Floats) -> Floats:
         """Compute P[point]: (n, G), rows sum to 1."""
@@ -173,17 +161,17 @@ class Family:
         for m shares."""
         found = locations[:, None] + self.scale * ndtri(q)
         if len(self.points) == 2:  # one cut says nothing of how fast the number grows
-            return np.asarray(self.points[(found > self._cuts).astype(np.intp)])
+            return np.asarray(self.points[(found > self.cuts).astype(np.intp)])
         # between two cuts the number grows evenly, and beyond them as fast as over all of them
-        if self.cuts is not None:
-            slope = np.ptp(self.middles) / max(float(np.ptp(self.cuts)), _SMALLEST)
-            beyond = found - np.clip(found, self.cuts[0], self.cuts[-1])
-            found = np.interp(found, self.cuts, self.middles) + slope * beyond
+        middles = (self.points[1:] + self.points[:-1]) / 2
+        slope = np.ptp(middles) / max(float(np.ptp(self.cuts)), _SMALLEST)
+        beyond = found - np.clip(found, self.cuts[0], self.cuts[-1])
+        found = np.interp(found, self.cuts, middles) + slope * beyond
         return np.asarray(np.clip(found, self.points[0], self.points[-1]))
 
     def evidence(self, locations: Floats, answers: "Answers") -> tuple[Floats, Floats]:
         """Compute L and its derivative by the location, for these rows: (n,) each."""
-        z = (locations - self._cuts[answers.place]) / self.scale
+        z = (locations - self.cuts[answers.place]) / self.scale
         slope = (answers.step * np.exp(-0.5 * z * z)).sum(axis=0) / (
             self.scale * np.sqrt(2 * np.pi)
         )
@@ -197,7 +185,7 @@ class Family:
     def log_likelihood(self, locations: Floats, answers: "Answers") -> Floats:
         """Compute ln L of each row: (n,)."""
         return np.asarray(
-            np.log(self._value((locations - self._cuts[answers.place]) / self.scale, answers))
+            np.log(self._value((locations - self.cuts[answers.place]) / self.scale, answers))
         )
 
 
@@ -293,7 +281,7 @@ class Partitions:
 
     def information(self, family: "Family", locations: Floats) -> Floats:
         """Compute the expected square of the score of each row: (n,) float64."""
-        z = (locations - family._cuts[self.place]) / family.scale
+        z = (locations - family.cuts[self.place]) / family.scale
         used = self.place >= 0
         reaching, slope = (
             np.where(used, ndtr(z), 0.0),
@@ -554,12 +542,8 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
         return found
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(
-            HistGradientBoostingRegressor() if self.estimator is None else self.estimator
-        ).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
-        return tags
+        inner = HistGradientBoostingRegressor() if self.estimator is None else self.estimator
+        return taking_inputs_of(inner, super().__sklearn_tags__())
 
 
 def boosted(estimator: Estimator) -> "_Regressor | None":
@@ -946,11 +930,6 @@ class _Rows:
         share = ndtr((places[:, None] - cuts) / scale).mean(axis=0)
         return Family(self.points, scale, np.interp(-self.reaching, -share, cuts))
 
-    def _scales(self) -> Floats:
-        """List scales from half a step of the grid up to the range."""
-        step, reach = float(np.diff(self.points).min()), float(self.points[-1] - self.points[0])
-        return np.geomspace(min(step / 2, reach / 4), reach, _SCALES)
-
     def chosen(self, centre: float, found: Floats) -> tuple[Family, float, Floats]:
         """Choose the scale, and the share of the deviations from the centre, by rows that the
         locations `found` have not seen.
@@ -963,8 +942,11 @@ class _Rows:
         # Locations, scale and cuts could grow together, so the scale is chosen with the cuts that
         # make the number of all rows normal.
         anchor = self.constant()[0]
+        # From half a step of the grid up to the range.
+        step, reach = float(np.diff(self.points).min()), float(self.points[-1] - self.points[0])
+        scales = np.geomspace(min(step / 2, reach / 4), reach, _SCALES)
         # Relative to the deviation of all rows, than which no row's is larger.
-        log_scales = np.log(np.unique(np.minimum(self._scales() / anchor.scale, 1.0)))
+        log_scales = np.log(np.unique(np.minimum(scales / anchor.scale, 1.0)))
         spread = float(np.average(away**2, weights=counts))
 
         def at(share: float, log_scale: float) -> float:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
@@ -23,7 +21,7 @@ from labeldp.learn._corrections import (
     require_regressor,
     require_weights,
 )
-from labeldp.learn._data import Floats, explained, features_digest, one_column
+from labeldp.learn._data import Floats, features_digest, one_column
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
@@ -220,15 +218,11 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         require_regressor(base)
         require_plain_labels(base)
         self._require_settings()
-        if y is None:
-            raise InvalidInput(
-                "This LabelDPRegressor requires y to be passed, but the target y is None."
-            )
         self._require_range(y)
-        return self._checked(X, reset=True)
+        return self._checked(X, y, reset=True)
 
     def _read(self, y: Any, n_rows: int) -> Any:
-        labels = numbers_in(y)
+        labels = one_column(y)
         check_count(len(labels), n_rows)
         return labels
 
@@ -284,10 +278,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict(checked)
+        return self._predicted(X, LocationModel.predict)
 
     def predict_distribution(self, X: Any) -> Floats:
         """Predict probabilities of the true number's grid point: (n, G) float64, columns in the
@@ -297,10 +288,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         ----------
         X : (n, n_features) array, sparse matrix or data frame
         """
-        check_is_fitted(self)
-        checked = self._checked(X, reset=False)
-        with explained(fitted=True):
-            return self._model.predict_proba(checked)
+        return self._predicted(X, LocationModel.predict_proba)
 
     def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
         """Predict a quantile of each row's true number, such as the median, before rounding to the
@@ -316,17 +304,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         (n,) float64, or (n, m) if q is an array
             Within the range; of a grid of two points, one of them.
         """
-        check_is_fitted(self)
-        wanted, checked = quantiles_of(q), self._checked(X, reset=False)
-        with explained(fitted=True):
-            locations = self._model.locations(checked)
+        wanted, locations = quantiles_of(q), self._predicted(X, LocationModel.locations)
         found = self._model.family.quantile(locations, wanted.reshape(-1))
         return found if wanted.ndim else found[:, 0]
-
-
-def numbers_in(y: Any) -> NDArray[Any]:
-    """Check that raw labels are one column; whether they are finite numbers is seen when they are
-    encoded, before the charge."""
-    if hasattr(y, "dtype") and getattr(y.dtype, "kind", "") == "c":
-        raise InvalidInput("Complex data not supported: expected real numbers as labels.")
-    return one_column(y)

@@ -30,7 +30,7 @@ from labeldp.protocol._fit import (
     run_stages,
 )
 from labeldp.protocol._matching import take
-from labeldp.protocol._several import law_of, share_right, stacked, untold
+from labeldp.protocol._several import law_of, stacked, untold
 from labeldp.protocol.metrics import accelerated
 
 if TYPE_CHECKING:
@@ -122,7 +122,13 @@ class SeveralModels:
                 lambda number: make(number).set_params(validation_fraction=0.0),
                 Reading(uniform),
             ).predict_proba(X)
-        reading = Reading([_unsure(each) for each in belief or []], counted)
+        reading = Reading(
+            [
+                (1 - _UNSURE) * each / each.sum(axis=1, keepdims=True) + _UNSURE / each.shape[1]
+                for each in belief or []
+            ],
+            counted,
+        )
         return cls._of(
             wanted,
             X,
@@ -160,11 +166,6 @@ class SeveralModels:
         are of several types."""
         return stacked([part.predict(X) for part in self.parts])
 
-    def score(self, X: Any, Y: Any, sample_weight: NDArray[np.float64] | None) -> float:
-        """Compute the share of rows in which all columns are predicted rightly, on public true
-        labels."""
-        return share_right(self.predict(X), Y, self.columns, sample_weight)
-
 
 def columns_in(noisy: NoisyLabels) -> LabelColumns:
     """Return the columns of noisy labels of combinations."""
@@ -184,11 +185,6 @@ def some_of(classes: object, columns: object) -> LabelColumns | None:
         for name, values in zip(classes.names, classes.lists, strict=True)
     )
     return classes if same else None
-
-
-def drawn_together(noisy: NoisyLabels) -> bool:
-    """Tell whether some draw of several columns tells of them only together."""
-    return not all(laws_of_columns(block.law, columns_in(noisy).sizes) for block in noisy.blocks)
 
 
 def parted(noisy: NoisyLabels, counted: Rows | None) -> tuple[list[Block], list[Block]]:
@@ -317,12 +313,6 @@ class Reading:
         return replace(
             block, law=BesideOthers(sizes[number], block.law.epsilon), outputs=found, side={}
         )
-
-
-def _unsure(belief: Floats) -> Floats:
-    return np.asarray(
-        (1 - _UNSURE) * belief / belief.sum(axis=1, keepdims=True) + _UNSURE / belief.shape[1]
-    )
 
 
 def _added(table: Floats, number: int, belief: Belief) -> Floats:
@@ -468,7 +458,7 @@ def in_stages(
         )
         # By the last stage's model, which has seen no held-out row: what is learned with it is
         # measured without bias.
-        belief = models[-1]().predict_proba(X) if drawn_together(found.noisy) else None
+        belief = models[-1]().predict_proba(X) if parted(found.noisy, None)[1] else None
     # Each row's side shows what the groups' answer was, so these noisy labels reveal both releases
     # and name both receipts.
     noisy = (

@@ -23,9 +23,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.protocol.metrics import class_rates, drawn_to_equal, likeliest_frequencies, towards
+from labeldp.learn._data import Floats
+from labeldp.protocol.metrics import (
+    checked_weights,
+    class_rates,
+    drawn_to_equal,
+    likeliest_frequencies,
+    towards,
+)
 
-Floats = NDArray[np.float64]
 Order = NDArray[np.intp]
 
 _FOLDS = 3
@@ -250,16 +256,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return table
 
     def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> RowEvidence:
-        weight = (
-            np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        )
-        if weight.shape != (X.shape[0],) or not np.all((weight >= 0) & (weight < np.inf)):
-            raise InvalidInput(
-                f"Expected sample_weight of shape ({X.shape[0]},), all >= 0 and finite; got shape"
-                f" {weight.shape}."
-            )
-        if not weight.any():
-            raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
+        n = X.shape[0]
+        weight = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
         return RowEvidence(np.asfortranarray(table), weight)  # columns contiguous, like `_logits`
 
     def _fit(self, X: Floats, evidence: Evidence, classes: NDArray[np.generic]) -> Self:
@@ -314,10 +312,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def _strengths(self) -> list[float]:
         """Check the settings; return the C to try, ascending."""
-        for name in ("intercept_C", "scale"):
-            value = getattr(self, name)
-            if not (name == "intercept_C" and value == np.inf):
-                _validate.positive(**{name: value})
+        _validate.positive(scale=self.scale)
+        if self.intercept_C != np.inf:
+            _validate.positive(intercept_C=self.intercept_C)
         _validate.integer(max_iter=self.max_iter, low=1)
         given: list[object] = [self.C] if np.ndim(self.C) == 0 else [*np.asarray(self.C)]
         if not given:
@@ -417,7 +414,13 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 def softmax_of(estimator: Any) -> SoftmaxRegression | None:
     """Return the SoftmaxRegression equivalent to a LogisticRegression with L2 penalty, its
     intercepts penalised a little; else None."""
-    if type(estimator) is not LogisticRegression or not _is_plain(estimator):
+    if type(estimator) is not LogisticRegression:
+        return None
+    defaults = LogisticRegression().get_params()
+    given = {name: value for name, value in estimator.get_params().items() if name not in _FREE}
+    if not 0 < estimator.C < np.inf or not all(
+        value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items()
+    ):
         return None
     return SoftmaxRegression(
         C=estimator.C,
@@ -441,19 +444,11 @@ _FREE = {
     "verbose",
     "n_jobs",
     "multi_class",
+    "intercept_scaling",
+    "dual",
 }
-_FREE |= {"intercept_scaling", "dual"}
-_SAME = {("penalty", "l2"), ("l1_ratio", 0), ("l1_ratio", None)}
-
-
-def _is_plain(regression: LogisticRegression) -> bool:
-    """Return whether SoftmaxRegression has an equivalent of all settings."""
-    defaults = LogisticRegression().get_params()
-    given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
-    same = list(_SAME)  # a list compares values that cannot be hashed, such as class_weight={...}
-    return 0 < regression.C < np.inf and all(
-        value is None or value == defaults[n] or (n, value) in same for n, value in given.items()
-    )
+# a tuple compares values that cannot be hashed, such as class_weight={...}
+_SAME = ("penalty", "l2"), ("l1_ratio", 0)
 
 
 def _filled(strengths: list[float]) -> list[float]:
@@ -583,11 +578,6 @@ class CountEvidence:
     share: Floats
     below: Floats | None = None
     several: bool = False
-
-    @classmethod
-    def of(cls, groups: Order, counts: Floats, variance: float | Floats, share: Floats) -> Self:
-        """Make the evidence of one table, from the group of each row."""
-        return cls(_membership(groups[:, None], len(counts)), counts, variance, share)
 
     @property
     def n_units(self) -> int:
@@ -837,15 +827,16 @@ def count_evidence(groups: ArrayLike, counts: Any, noise: CountNoise, n_rows: in
             f" {len(tables)}."
         )
     for t, table in enumerate(tables):
-        if table.ndim != 2 or table.shape[1] < 2 or table.shape[1] != tables[0].shape[1]:
+        if (
+            table.ndim != 2
+            or table.shape[1] < 2
+            or table.shape[1] != tables[0].shape[1]
+            or np.isinf(table).any()
+            or (single and np.isnan(table).any())
+        ):
             raise InvalidInput(
-                "Expected counts of shape (g, K) with K >= 2, the same K in all tables, got shape"
-                f" {table.shape}."
-            )
-        if np.isinf(table).any() or (single and np.isnan(table).any()):
-            raise InvalidInput(
-                "Expected finite counts of shape (g, K) with K >= 2, got others in shape"
-                f" {table.shape}."
+                "Expected finite counts of shape (g, K) with K >= 2, the same K in all tables, got"
+                f" others, of shape {table.shape}."
             )
         low = where[:, t].min() if n_rows else -2
         if low < (0 if single else -1) or where[:, t].max() >= len(table):

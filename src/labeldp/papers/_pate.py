@@ -17,7 +17,6 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from labeldp import _validate
@@ -35,7 +34,15 @@ from labeldp.learn._corrections import (
     require_plain_labels,
     seeded,
 )
-from labeldp.learn._data import Codes, Estimator, Floats, features_digest, read_labels, takes_images
+from labeldp.learn._data import (
+    Codes,
+    Estimator,
+    Floats,
+    features_digest,
+    read_labels,
+    takes_images,
+    taking_inputs_of,
+)
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.papers._gnmax import ConfidentGNMax
@@ -234,10 +241,8 @@ class PATEClassifier(CuratorEstimator):
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
         student = self._student()
-        inner = get_tags(student).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        tags = taking_inputs_of(student, super().__sklearn_tags__())
         tags.input_tags.three_d_array = takes_images(student)
         return tags
 

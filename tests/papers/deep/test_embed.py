@@ -115,13 +115,9 @@ def test_the_net_is_used_in_evaluation_mode_without_gradients_and_left_as_it_was
     ],
     ids=["list", "tuple", "objects", "tensors"],
 )
-def test_images_of_several_sizes_are_refused_by_the_first_that_differs(make):
+def test_images_of_several_sizes_are_refused(make):
     images = [np.zeros((size, 30, 3), np.uint8) for size in (40, 40, 32)]
-    said = (
-        r"of one shape, got \(40, 30, 3\) in row 0 and \(32, 30, 3\) in row 2. Bring images to one"
-        r" size"
-    )
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=r"rows of one shape.*bring images to one size"):
         Embedder(Gives()).transform(make(images))
     with pytest.raises(InvalidInput, match="tensors of one shape"):
         Embedder(Gives()).transform(DataLoader([(each, 0) for each in make(images)], batch_size=1))
