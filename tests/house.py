@@ -16,6 +16,7 @@ OTHERS = {
 """Libraries whose private names may not be imported."""
 MANY, MANY_PRIVATE = 12, 8  # parameters of a public callable, and of a private function
 WIDTH = 100
+STACK = r"_getframe|currentframe|(walk|extract)_stack|inspect\.(stack|trace)|\bf_back\b"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -123,10 +124,7 @@ def figures(root: Path) -> dict[str, int]:
             _parameters(f) > MANY_PRIVATE for f in private
         ),
         "public functions with **": sum(f.args.kwarg is not None for f in public),
-        "readers of stack frames": sum(
-            len(re.findall(r"_getframe|currentframe|inspect\.(stack|trace)|\bf_back\b", text))
-            for text in texts.values()
-        ),
+        "readers of stack frames": sum(len(re.findall(STACK, text)) for text in texts.values()),
         "exec or eval": sum(
             len(re.findall(r"(?<![.\w])(?:exec|eval)\(", text)) for text in texts.values()
         ),

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,9 +26,6 @@ from labeldp.errors import DomainLeakWarning, InvalidInput, warn
 from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
-
-if TYPE_CHECKING:
-    from labeldp.custody._private import PrivateLabels
 
 INFER = "infer"
 """The value of `classes=` by which the classes are read off the private labels."""
@@ -60,7 +57,7 @@ class Closed:
     __slots__ = ("__weakref__",)
 
 
-def is_closed(labels: object) -> TypeGuard["PrivateLabels"]:
+def is_closed(labels: object) -> TypeGuard[Any]:
     """Tell whether labels are `PrivateLabels`."""
     return isinstance(labels, Closed)
 
