@@ -125,7 +125,16 @@ class PrivateLabels(Closed):
         account = Account(
             dataset or "", column or own, max_rows_per_unit, ledger, noise, memory=memory
         )
-        _close(self, y, _declared(classes, range, points), account, given)
+        problem: InvalidInput | None = None
+        try:
+            _close(self, y, _declared(classes, range, points), account, given)
+        except InvalidInput as error:
+            problem = type(error)(str(error))
+        # Raised from here, without the frames that have read labels: a traceback with variables
+        # would show them.
+        del y
+        if problem is not None:
+            raise problem
         if account.ledger is not None and not (dataset and type(self.account.column) is str):
             raise InvalidInput(
                 "Expected dataset= and column= with a ledger: the public names under which the"
@@ -203,10 +212,12 @@ class PrivateLabels(Closed):
 
         Parameters
         ----------
-        rows : (m,) int positions, or (n,) bool
+        rows : (m,) different int positions, or (n,) bool
             Public: they must not depend on labels.
         """
         chosen = np.arange(len(self))[np.asarray(rows)]
+        if len(np.unique(chosen)) != len(chosen):
+            raise InvalidInput("Expected different rows, got some more than once.")
         given = self.rows.given
         part = replace(
             given,

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -395,6 +395,8 @@ class Charge:
         The lock on the run's folder, by which other processes know that this one is at work.
     answers : dict
         What a run in memory has released, by stage, which a repeat returns.
+    settled : function or None
+        Notes that a run in memory is complete.
     """
 
     receipt: Receipt
@@ -404,6 +406,7 @@ class Charge:
     repeats: RunRecord | None = None
     lock: object = None
     answers: dict[str, Any] = field(default_factory=dict)
+    settled: Callable[["Charge"], object] | None = None
 
     def __repr__(self) -> str:
         return f"Charge({self.receipt!r})"
@@ -429,6 +432,8 @@ class Charge:
         # The ledger first: if the process dies in between, the next request finds a settled run and
         # destroys its secret. The other way round it would find an open run without a secret, and
         # charge again.
+        if self.settled is not None:
+            self.settled(self)
         if self.ledger is None or self.store is None or self.repeats is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
@@ -959,10 +964,12 @@ def _unrecorded(request: Request, account: Account) -> Charge:
         event=request.event,
     )
     charge = Charge(receipt, None, RunSecret(run_id, secret, column))
-    if memory is not None:
-        memory.charges[request.identity] = charge
-        memory.spent.append(request.epsilon)
-    return charge
+    if memory is None:
+        return charge
+    memory.spent.append(request.epsilon)
+    # A run that fails is not resumed but charged anew: its next attempt could draw rows by another
+    # prior.
+    return replace(charge, settled=partial(memory.charges.__setitem__, request.identity))
 
 
 def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:
