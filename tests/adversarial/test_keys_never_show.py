@@ -321,11 +321,10 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
             ledger=record,
         ),
         lambda: answer_groups(
-            labels,
+            ldp.PrivateLabels(
+                labels, classes=["ill", "well"], dataset="d", column="c", ids=ids, ledger=record
+            ),
             GroupQuestion(query, IDS // 150),
-            ["ill", "well"],
-            Account("d", ledger=record),
-            RowIds.of(ids),
         ),
     ):
         with pytest.raises(ldp.BudgetExceeded) as caught:
@@ -337,7 +336,7 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
             if "/labeldp/" in frame.filename
             for name, text in frame.locals.items()
         }
-        assert any("<300 private labels>" in text for text in kept.values())
+        assert any("300 labels of 2 classes, closed" in text for text in kept.values())
         assert [
             name
             for name, text in kept.items()
