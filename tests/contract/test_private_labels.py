@@ -5,6 +5,7 @@ import ast
 import contextlib
 import copy
 import io
+import os
 import pickle
 import traceback
 import warnings
@@ -247,6 +248,65 @@ def test_what_the_value_says_is_not_said_twice() -> None:
             learner(**{name: value}).fit(X, labels)
         assert labels.spent() == 0.0
     assert learner(classes=["no", "yes"]).fit(X, closed()).classes_.tolist() == ["no", "yes"]
+
+
+WRONG_ROWS: tuple[Any, ...] = ([], [0, 0], [-1, N - 1], [N], [0.5], 3, [[0], [1]], [True], None)
+
+
+@pytest.mark.parametrize("rows", WRONG_ROWS, ids=str)
+def test_only_different_rows_make_a_part(rows: Any, tmp_path: Path) -> None:
+    with pytest.raises(ldp.InvalidInput, match="different positions"):
+        closed().subset(rows)
+    with pytest.raises(ldp.InvalidInput, match="ids="):
+        closed(dataset="d", ledger=ldp.Ledger(tmp_path / "ledger.db")).subset([0])
+
+
+def test_what_is_given_beside_the_value_is_never_ignored() -> None:
+    labels, query = closed(), ldp.aggregates.Histogram(2, 1.0, 1)
+    for given in ({"classes": ["no", "yes"]}, {"dataset": "d"}, {"ids": FRAME.visit}):
+        with pytest.raises(ldp.InvalidInput, match="PrivateLabels to say"):
+            ldp.privatize(labels, LAW, **given)
+        with pytest.raises(ldp.InvalidInput, match="PrivateLabels to say"):
+            ldp.aggregate(labels, query, np.zeros(N, int), **given)
+    assert labels.spent() == 0.0
+
+
+@pytest.mark.parametrize("bad", [{"classes": ["no", "si"]}, {}, {"id": "bought"}, {"noise": 3}])
+def test_no_error_of_the_value_holds_labels_in_its_frames(bad: dict[str, Any]) -> None:
+    for make in (
+        lambda: ldp.split_labels(FRAME, "bought", **{"id": "visit"} | bad),
+        lambda: ldp.PrivateLabels(FRAME.bought, **{n: v for n, v in bad.items() if n != "id"}),
+    ):
+        with pytest.raises(ldp.InvalidInput) as caught:
+            make()
+        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        shown = [frame.locals or {} for frame in told.stack if "/src/labeldp/" in frame.filename]
+        assert shown
+        assert not [text for each in shown for text in each.values() if "yes" in text]
+
+
+def test_features_do_not_keep_the_labels_alive() -> None:
+    features, labels = ldp.split_labels(FRAME, "paid", id="visit", range=(0, 6))
+    numbers = features[["a", "b", "c"]].to_numpy()
+    base = numbers if numbers.base is None else numbers.base
+    assert not any(np.array_equal(row, FRAME.paid) for row in base)
+    assert np.ndim(labels.ids.base) <= 1
+
+
+def test_a_repeat_by_ids_costs_nothing_and_a_fork_opens_nothing() -> None:
+    labels = closed(ids={"visit": FRAME.visit})
+    for _ in range(2):
+        learner().fit(X, labels, ids={"visit": FRAME.visit})
+    assert labels.spent() == 2.0
+    with pytest.raises(TypeError, match="subclasses"):
+        type("Reader", (ldp.PrivateLabels,), {})
+    if (child := os.fork()) == 0:
+        try:
+            ldp.privatize(labels, LAW)
+        except TypeError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_numbers_and_several_columns_are_learned() -> None:

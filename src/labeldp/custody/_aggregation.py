@@ -184,6 +184,11 @@ def aggregate(
         given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
         account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
         labels = close(labels, classes, account, given, n_classes=n_classes)
+    else:
+        labels.require_alone(
+            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
+            | {"unit": unit, "column": None if column is DEFAULT_COLUMN else column}
+        )
     labels.require_public(groups, "groups")
     if isinstance(query, FeatureSums):
         return answer_sums(labels, query, groups, redraw=redraw)
@@ -868,7 +873,7 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
         return np.zeros(rows.n_rows, bool)
     # Stored, since the secret is not: a repeat must measure on the same rows, none of which was
     # counted.
-    stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
+    stored = (charge.store.load_array if charge.store else charge.answers.get)(_HELD_OUT)
     if stored is not None:
         return rows.in_table_order(stored).astype(bool)
     if charge.secret is None:
@@ -880,8 +885,9 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
         partition(charge.secret.key("partition"), rows.blocks(charge.secret), (share, 1.0 - share))
         == 0
     )
+    charge.answers[_HELD_OUT] = rows.in_id_order(held_out)
     if charge.store is not None:
-        charge.store.save_array(_HELD_OUT, rows.in_id_order(held_out))
+        charge.store.save_array(_HELD_OUT, charge.answers[_HELD_OUT])
     return held_out
 
 
@@ -1108,11 +1114,11 @@ def answered(
 ) -> Aggregate:
     """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and
     tell how to ask `anew`."""
-    if charge.secret is None:
-        return _stored(charge, anew)
     if _OUTPUT in charge.answers:
         stored: Aggregate = charge.answers[_OUTPUT]
         return replace(stored, receipt=charge.receipt)
+    if charge.secret is None:
+        return _stored(charge, anew)
     answer = draw(charge.secret)
     charge.answers[_OUTPUT] = answer
     # Stored before settling: if the process dies in between, a repeat finds the answer and settles.

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -118,16 +120,23 @@ class PrivateLabels(Closed):
     ) -> None:
         if isinstance(y, PrivateLabels):
             raise _closed()
-        named = _named(ids), _named(unit)
-        given = RowIds.of(named[0][0], named[1][0], named[0][1], named[1][1]).beside(y)
-        own = given.label or _validate.DEFAULT_COLUMN
-        memory = Memory() if ledger is None and noise is None else None
-        account = Account(
-            dataset or "", column or own, max_rows_per_unit, ledger, noise, memory=memory
-        )
-        problem: InvalidInput | None = None
+        problem = None
         try:
-            _close(self, y, _declared(classes, range, points), account, given)
+            self._fill(
+                y,
+                _declared(classes, range, points),
+                column,
+                ids,
+                unit,
+                Account(
+                    dataset or "",
+                    "",
+                    max_rows_per_unit,
+                    ledger,
+                    noise,
+                    memory=Memory() if ledger is None and noise is None else None,
+                ),
+            )
         except InvalidInput as error:
             problem = type(error)(str(error))
         # Raised from here, without the frames that have read labels: a traceback with variables
@@ -135,11 +144,22 @@ class PrivateLabels(Closed):
         del y
         if problem is not None:
             raise problem
-        if account.ledger is not None and not (dataset and type(self.account.column) is str):
+
+    def _fill(
+        self, y: Any, classes: Any, column: str | None, ids: Any, unit: Any, account: Account
+    ) -> None:
+        (ids, id_name), (unit, unit_name) = _named(ids), _named(unit)
+        given = RowIds.of(ids, unit, id_name, unit_name).beside(y)
+        own = given.label or _validate.DEFAULT_COLUMN
+        _close(self, y, classes, replace(account, column=column or own), given)
+        if account.ledger is not None and not (self.dataset and type(self.account.column) is str):
             raise InvalidInput(
                 "Expected dataset= and column= with a ledger: the public names under which the"
                 " budget of these labels is kept."
             )
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("PrivateLabels have no subclasses: theirs could open the labels.")
 
     @property
     def facts(self) -> LabelFacts:
@@ -196,6 +216,15 @@ class PrivateLabels(Closed):
         charged = charged_names(names, self.dataset, self.account.ledger)
         require_public_columns(names, own | charged, role)
 
+    def require_alone(self, given: Mapping[str, object]) -> None:
+        """Refuse arguments, by their names, that only raw labels need."""
+        said = [name for name, value in given.items() if value is not None]
+        if said:
+            raise InvalidInput(
+                f"Expected PrivateLabels to say {', '.join(said)}, got it here, too. Leave it out:"
+                " make the labels with it."
+            )
+
     def spent(self) -> float:
         """Return the epsilon that one unit of these labels has spent: what the ledger has for their
         columns, or without one the sum of all charges in this process. Infinite with seeded
@@ -215,23 +244,35 @@ class PrivateLabels(Closed):
         rows : (m,) different int positions, or (n,) bool
             Public: they must not depend on labels.
         """
-        chosen = np.arange(len(self))[np.asarray(rows)]
-        if len(np.unique(chosen)) != len(chosen):
-            raise InvalidInput("Expected different rows, got some more than once.")
-        given = self.rows.given
+        wanted, chosen = np.asarray(rows), None
+        if wanted.ndim == 1 and wanted.dtype.kind in "biu":
+            with contextlib.suppress(IndexError):
+                chosen = np.arange(len(self))[wanted]
+        if chosen is None or len(np.unique(chosen)) != len(chosen):
+            raise InvalidInput(
+                f"Expected rows as different positions below {len(self)}, or a mask of {len(self)}"
+                f" truth values, got {_validate.shown(rows)}."
+            )
+        if self.account.ledger is not None and not self.explicit_ids:
+            raise InvalidInput(
+                "Expected labels with ids= to take some rows under a ledger, which knows rows by"
+                " their ids. Make the labels with them."
+            )
+        given, memory = self.rows.given, self.account.memory
         part = replace(
             given,
             ids=None if given.ids is None else exact_array(given.ids)[chosen],
             unit=None if given.unit is None else text_array(given.unit)[chosen],
         )
         made = object.__new__(PrivateLabels)
-        memory = self.account.memory
-        made.account = replace(self.account, memory=memory and memory.of_some_rows())
-        made.inferred = self.inferred
+        if memory is not None and not self.explicit_ids:
+            memory = memory.of_some_rows()
+        made.account, made.inferred = replace(self.account, memory=memory), self.inferred
         made.index = None if self.index is None else self.index[chosen]
         made.rows = TableRows(part, len(chosen), self.rows.column)
+        made.rows.ids = self.rows.ids[chosen]
         if self in _CODES:  # not beside the process that has the labels
-            _CODES[made] = _CODES[self][chosen]
+            _CODES[made] = _CODES[self][0], _CODES[self][1][chosen]
         return made
 
     def __len__(self) -> int:
@@ -243,6 +284,8 @@ class PrivateLabels(Closed):
         return (len(self),)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "rows"):  # which an error has left unfinished
+            return "no labels"
         values = self.classes
         what = (
             f"numbers from {values.low:g} to {values.high:g}"
@@ -259,7 +302,8 @@ class PrivateLabels(Closed):
         raise _closed()
 
     __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
-    __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = __dlpack__ = _refuse
+    __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = _refuse
+    __dlpack__ = __dlpack_device__ = _refuse
 
 
 def split_labels(
@@ -313,29 +357,52 @@ def split_labels(
     >>> X.columns.tolist(), labels.column
     (['age'], 'bought')
     """
+    problem, taken = None, dict[str, Any]()
+    try:
+        X, taken, index = _split(frame, label, id, unit, keep)
+        found = PrivateLabels(
+            taken["labels"],
+            classes=classes,
+            range=range,
+            points=points,
+            dataset=dataset,
+            column=label if isinstance(label, str) else None,
+            ids=taken["ids"],
+            unit=taken["unit"],
+            max_rows_per_unit=max_rows_per_unit,
+            ledger=ledger,
+            noise=noise,
+        )
+        found.index = index
+        return X, found
+    except InvalidInput as error:
+        problem = type(error)(str(error))
+    del frame, taken  # which a traceback with variables would show
+    raise problem
+
+
+def _split(
+    frame: Any, label: Any, id: str | None, unit: str | None, keep: Sequence[str]
+) -> tuple[Any, dict[str, Any], Any]:
+    """Return the features, the columns of labels, ids and units, and the index."""
     names = [label] if isinstance(label, str) else list(label)
     roles = [name for name in (id, unit) if name is not None]
-    columns = columns_of(frame, [*names, *roles])
-    taken = [name for name in [*names, *roles] if name not in keep or name in names]
-    X = frame.drop(columns=taken) if hasattr(frame, "iloc") else frame.drop(taken)
-    given = dict(zip([*names, *roles], columns, strict=True))
-    several = len(names) > 1
-    y: Any = {name: given[name] for name in names} if several else columns[0]
-    labels = PrivateLabels(
-        y,
-        classes=classes,
-        range=range,
-        points=points,
-        dataset=dataset,
-        column=None if several else names[0],
-        ids=None if id is None else {id: given[id]},
-        unit=None if unit is None else {unit: given[unit]},
-        max_rows_per_unit=max_rows_per_unit,
-        ledger=ledger,
-        noise=noise,
-    )
-    labels.index = _index_of(frame)
-    return X, labels
+    kept = [keep] if isinstance(keep, str) else list(keep)
+    if not names or not set(kept) <= set(roles):
+        raise InvalidInput(
+            f"Expected label= as names of columns, and keep= of {_validate.quoted(roles)}, got"
+            f" {label!r} and {keep!r}."
+        )
+    columns = dict(zip([*names, *roles], columns_of(frame, [*names, *roles]), strict=True))
+    out = [name for name in columns if name not in kept]
+    # A copy: a part of the frame would keep the whole of it alive, labels included.
+    X = frame.drop(columns=out).copy() if hasattr(frame, "iloc") else frame.drop(out)
+    taken = {
+        "labels": columns[label] if isinstance(label, str) else {n: columns[n] for n in names},
+        "ids": None if id is None else {id: np.array(exact_array(columns[id]))},
+        "unit": None if unit is None else {unit: np.array(exact_array(columns[unit]))},
+    }
+    return X, taken, _index_of(frame)
 
 
 LabelFacts = tuple[Account, TableRows, bool]
@@ -349,13 +416,17 @@ def of_facts(facts: LabelFacts) -> PrivateLabels:
     return made
 
 
-_CODES: WeakKeyDictionary[PrivateLabels, Codes] = WeakKeyDictionary()
-"""The labels. They are kept here, so that no attribute of a value leads to them."""
+_CODES: WeakKeyDictionary[PrivateLabels, tuple[int, Codes]] = WeakKeyDictionary()
+"""The labels, and the process that may open them. They are kept here, so that no attribute of a
+value leads to them."""
 
 
 def opened(labels: PrivateLabels) -> Codes:
     """Return the codes of private labels: (n,) int32. Custody alone calls this."""
-    return _CODES[labels]
+    process, codes = _CODES[labels]
+    if process != os.getpid():  # a fork, whose account its parent does not see
+        raise _closed()
+    return codes
 
 
 def close(
@@ -390,7 +461,7 @@ def _close(
     made.account, made.inferred = account, inferred or read
     made.index = _index_of(y)
     made.rows = TableRows(given, len(codes), account.private_column(declared, given))
-    _CODES[made] = codes
+    _CODES[made] = os.getpid(), codes
 
 
 def _declared(classes: Any, range: Any, points: int | None) -> Any:

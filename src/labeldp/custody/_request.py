@@ -229,6 +229,11 @@ class Account:
                 "Expected dataset= as text, the public name of the data set, got"
                 f" {_validate.shown(self.dataset)}. Write a name."
             )
+        if not isinstance(self.noise, SeededNoise | None) or not isinstance(self.column, str):
+            raise InvalidInput(
+                "Expected noise= as a SeededNoise, and column= as text, got"
+                f" {_validate.shown(self.noise)} and {_validate.shown(self.column)}."
+            )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
         """Return the public facts of the column, with its declared classes and the unit of these
@@ -433,7 +438,7 @@ class Charge:
         # destroys its secret. The other way round it would find an open run without a secret, and
         # charge again.
         if self.settled is not None:
-            self.settled(self)
+            self.settled(replace(self, secret=None))
         if self.ledger is None or self.store is None or self.repeats is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)

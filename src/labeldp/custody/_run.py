@@ -174,6 +174,11 @@ def privatize(
         given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
         account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
         labels = close(labels, classes, account, given, n_classes=law.n_classes)
+    else:
+        labels.require_alone(
+            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
+            | {"unit": unit, "column": None if column is _validate.DEFAULT_COLUMN else column}
+        )
     account, rows = replace(labels.account, redraw=redraw), labels.rows
     declared = labels.classes
     if law.kind == "number":
@@ -534,12 +539,14 @@ class Run:
 
     def _save_by_id(self, name: str, array: NDArray[np.generic]) -> None:
         """Store an array with a value for each row, in the order of ids."""
+        kept = self._rows.in_id_order(array)
+        self._charge.answers[name] = kept
         if self._store:
-            self._store.save_array(name, self._rows.in_id_order(array))
+            self._store.save_array(name, kept)
 
     def _load_by_id(self, name: str) -> NDArray[np.generic] | None:
         """Load an array with a value for each row, in the table's present order."""
-        stored = self._store.load_array(name) if self._store else None
+        stored = self._store.load_array(name) if self._store else self._charge.answers.get(name)
         return None if stored is None else self._rows.in_table_order(stored)
 
     def _take_stored(self, stage: str, rows: NDArray[np.integer]) -> NoisyLabels | None:

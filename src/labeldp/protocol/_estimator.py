@@ -380,11 +380,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             if mine is not None and mine != plain
         ]
         given += ["unit"] if unit is not None else []
-        if given:
-            raise InvalidInput(
-                f"Expected PrivateLabels to say {', '.join(given)}, got it here, too. Leave it out:"
-                " make the labels with it."
-            )
+        labels.require_alone(dict.fromkeys(given, True))
 
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         """Collect the parameters that decide how labels of these classes are charged and drawn."""

@@ -5,6 +5,7 @@ shows that their orders agree.
 This is a file of its own, because a training loop imports it and must not load scikit-learn.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def positions_of(
     return np.asarray(found, np.int64)
 
 
-def matched_by_id(ids: ArrayLike, n_items: int, noisy: Any) -> tuple[NDArray[np.int64], Any]:
+def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64], Any]:
     """Find the items that have a noisy or private label; return their positions, ascending, and the
     labels in that order.
 
@@ -122,6 +123,8 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: Any) -> tuple[NDArray[np.
     n_items : int
     noisy : NoisyLabels or PrivateLabels
     """
+    if isinstance(ids, Mapping):
+        ids = np.column_stack(list(ids.values())) if len(ids) > 1 else next(iter(ids.values()))
     closed = is_closed(noisy)
     if closed:
         noisy.require_public(ids, "ids")
