@@ -36,11 +36,6 @@ PRIVATE = "'churn', whose labels are private"
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
-
-
-@pytest.fixture
 def charge(ledger):
     """Draws churn in one data set; `facts` may name the column or not."""
     return lambda y=TABLE.churn, **facts: ldp.privatize(

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import run
+from tests.files import read, write
 
 import labeldp as ldp
 from labeldp._hash import SetDigest
@@ -37,22 +37,6 @@ def raw_table(n: int = N) -> pa.Table:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(n)
     return pa.table({"id": np.arange(n) + 100, "y": (x > 0).astype(np.int64), "x": x})
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    if path.suffix == "":
-        path.mkdir(exist_ok=True)
-        for i, start in enumerate(range(0, len(table), 100)):
-            pq.write_table(table.slice(start, 100), path / f"part-{i:05d}.parquet")
-    elif path.suffix == ".csv":
-        pc_csv.write_csv(table, path)
-    else:
-        pq.write_table(table, path)
-    return path
-
-
-def read(path: Path) -> pa.Table:
-    return pc_csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
 
 
 @pytest.fixture(params=FORMS)

@@ -12,6 +12,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.files import write
 from tests.runs import manifest_path
 
 import labeldp as ldp
@@ -38,18 +39,6 @@ def data(n: int = 300) -> pa.Table:
             **private,
         }
     )
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    if path.suffix == ".csv":
-        pc_csv.write_csv(table, path)
-    elif path.suffix:
-        pq.write_table(table, path)
-    else:
-        path.mkdir()
-        pq.write_table(table.slice(0, 100), path / "one.parquet")
-        pq.write_table(table.slice(100), path / "two.parquet")
-    return path
 
 
 def read(path: Path) -> pa.Table:

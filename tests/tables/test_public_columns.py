@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import write
 
 from labeldp.app._release import release
 from labeldp.errors import InvalidInput, LabelDPWarning
@@ -36,18 +36,6 @@ def table() -> pa.Table:
     }
     nested = {"list": pa.array([[i, None] for i in range(N)]), "raw": pa.array([b"\x00\xff"] * N)}
     return pa.table(columns | nested)
-
-
-def write(rows: pa.Table, path: Path) -> Path:
-    if path.suffix == ".csv":
-        pc_csv.write_csv(rows, path)
-    elif path.suffix:
-        pq.write_table(rows, path)
-    else:
-        path.mkdir(exist_ok=True)
-        for part in range(2):
-            pq.write_table(rows.slice(part * N // 2, N // 2), path / f"{part}.parquet")
-    return path
 
 
 def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:

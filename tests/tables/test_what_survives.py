@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import write
 
 import labeldp as ldp
 from labeldp.app._release import Release
@@ -34,11 +34,6 @@ def raw(classes: list[Any] = CLASSES) -> pa.Table:
         "z": rng.integers(0, 9, N),
     }
     return pa.table(columns)
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
-    return path
 
 
 def read(path: Path) -> pa.Table:
