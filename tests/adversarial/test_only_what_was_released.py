@@ -399,10 +399,9 @@ def test_what_another_ledger_does_not_know_is_not_recorded(shop: Shop, tmp_path:
     assert not other.exists()
 
 
-def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
+def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path, ledger: ldp.Ledger) -> None:
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
-    ledger = ldp.Ledger(tmp_path / "l.db")
     noisy = ldp.privatize(
         y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
     )
@@ -912,12 +911,13 @@ def test_a_table_without_epsilon_is_asked_for_its_manifest_first(
     assert known or said.index("--manifest") < said.index("--epsilon")
 
 
-def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(tmp_path: Path) -> None:
+def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(
+    tmp_path: Path, ledger: ldp.Ledger
+) -> None:
     """Noise that changes nothing, at an epsilon that makes this certain: the run goes on to know
     its own input."""
     write(raw_table(20), tmp_path / "raw.csv")
     spec = ldp.ReleaseSpec("y", [0, 1], 100.0, "rr", id="id", order="keep", dataset="d")
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.warns(ldp.errors.LargeEpsilonWarning):
         ldp.release(tmp_path / "raw.csv", tmp_path / "out.csv", spec, ledger)
     (tmp_path / "raw.csv").write_bytes((tmp_path / "out.csv").read_bytes())

@@ -184,17 +184,15 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
     )
 
 
-def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
+def test_labels_of_another_type_than_the_classes_are_told_so(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match="codes 0 to 3, but some label is not"):
         classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
     assert ledger.runs() == []
 
 
-def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
+def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         noise=None,
         ledger=ledger,
@@ -247,11 +245,10 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
         )
 
 
-def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_path):
+def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_path, ledger):
     """At epsilon 400 a count is exact, but for a noise whose other values have probability
     e^-200."""
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     asks = {
         "epsilon": 402.0,
         "class_prior": HistogramPrior(400.0),
@@ -524,13 +521,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_not_charged(data, tmp_path, name):
+def test_what_is_refused_is_not_charged(data, tmp_path, ledger, name):
     X, y = data
     settings, given, message = REFUSED[name]
     given = {"X": X, "y": y} | given
     if isinstance(given["X"], str):
         given["X"] = Swapped(X, N)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
         classifier(
             **{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"}
@@ -591,9 +587,8 @@ def test_noisy_labels_are_checked(data):
         classifier().predict(X)
 
 
-def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
+def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         noise=None,
         ledger=ledger,
@@ -663,12 +658,11 @@ def test_a_class_that_the_net_has_lost_is_told(data):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_are_read_before_it(
-    data, bad, tmp_path
+    data, bad, ledger
 ):
     """All items without ids; with ids those that are looked at for their order. Later ones stop the
     training, and the labels stay."""
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def fit(row, **given):
         wrong = X.copy()
@@ -693,10 +687,9 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
 
 @pytest.mark.parametrize(("units", "stages"), [(1, 1), (3, 2)])
 def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_may_leave_one(
-    data, units, stages, tmp_path
+    data, units, stages, ledger
 ):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def norm(k):
         return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
@@ -751,9 +744,8 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
         classifier().fit(matched, noisy)
 
 
-def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
+def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     net = TorchClassifier(
         perceptron,
         recipe=QUICK,

@@ -166,9 +166,8 @@ def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
         assert model.history_[0][0].held_out is not None
 
 
-def test_held_out_rows_are_counted_within_the_cap(data, tmp_path):
+def test_held_out_rows_are_counted_within_the_cap(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     settings = {
         "recipe": Recipe(epochs=1, patience=1),
         "classes": range(K),

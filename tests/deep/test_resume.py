@@ -531,7 +531,7 @@ def half(images):
     return images / 2
 
 
-def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
+def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path, ledger):
     """Two stages of two nets, stopped in the second one: the same as without the stop, with one
     charge."""
     X, y = data
@@ -548,7 +548,6 @@ def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
     def make() -> TorchClassifier:
         return TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)
 
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(Stopped):
         make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, y)
     found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, y)

@@ -275,13 +275,12 @@ def problem(rows=N):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
+def test_what_cannot_take_a_step_is_not_charged(ledger, name):
     settings, given, words = REFUSED[name]
     X, y = problem(given.get("rows", N))
     if "late" in given:
         X[-1] = given["late"]
         X = Rows(X)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     defaults = {
         "module": lambda k: Mlp(K, k, (8,)),
         "recipe": Recipe(**QUICK),
@@ -294,9 +293,8 @@ def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
     assert ledger.spent("d", "label") == 0
 
 
-def test_every_stage_has_its_recipe_tried(tmp_path):
+def test_every_stage_has_its_recipe_tried(ledger):
     X, y = problem()
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
     settings = {
         "recipe": recipes,

@@ -309,7 +309,7 @@ TWO_PROCESSES = """
 
 
 @pytest.mark.parametrize("kind", ["plain", "fabric"])
-def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
+def test_of_several_processes_only_the_first_opens_the_run(tmp_path, ledger, kind):
     if kind == "fabric" and find_spec("lightning_fabric") is None:
         pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'")
     (tmp_path / "program.py").write_text(textwrap.dedent(TWO_PROCESSES))
@@ -329,7 +329,6 @@ def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
     first, second = (np.load(tmp_path / f"likelihood-{rank}.npy") for rank in (0, 1))
     assert np.array_equal(first, second)
     assert np.array_equal(*(np.load(tmp_path / f"proba-{rank}.npy") for rank in (0, 1)))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent(
         "two", "label"
     ) == 1.0

@@ -508,9 +508,8 @@ def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_no_rounds_are_refused_before_the_charge(library, tmp_path):
+def test_no_rounds_are_refused_before_the_charge(library, ledger):
     X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = ldp.LabelDPClassifier(
         LIBRARIES[library](n_estimators=0),
         epsilon=1.0,

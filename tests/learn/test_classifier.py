@@ -132,9 +132,8 @@ def test_a_weight_of_the_prior_is_between_0_and_1(data, wrong):
         classifier(n_stages=2, prior=np.ones((len(data[0]), K)), prior_weight=wrong).fit(*data)
 
 
-def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(data, tmp_path):
+def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
     asked = {
         "noise": None,
         "ledger": ledger,
@@ -211,9 +210,8 @@ def test_grid_search_on_noisy_labels(data):
         GridSearchCV(classifier(), grid, cv=3).fit(X, noisy)
 
 
-def test_a_repeated_fit_is_not_charged_again(data, tmp_path):
+def test_a_repeated_fit_is_not_charged_again(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(noise=None, ledger=ledger, dataset="people")
     first = model.fit(X, y)
     outputs, spent = first.noisy_labels_.likelihood(), ledger.spent("people", "label")
@@ -318,10 +316,9 @@ def test_classes_read_off_labels_warn_and_every_guarantee_says_so(data):
     assert classifier().fit(X, y).privacy_.except_for == ""
 
 
-def test_undeclared_classes_are_refused_before_a_charge(data, tmp_path):
+def test_undeclared_classes_are_refused_before_a_charge(data, ledger):
     X, y = data
     names = np.array(["no", "yes", "maybe", "never"])[np.unique(y, return_inverse=True)[1] % 4]
-    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     for labels in (y, y == y[0], y.astype(float), names, np.array(names, object)):
         for law in ("auto", "rr"):
             with pytest.raises(
@@ -417,9 +414,8 @@ def test_mean_probabilities_are_the_known_rates(estimator) -> None:
     ],
 )
 def test_rates_that_cannot_be_are_refused_before_the_charge(
-    settings, words, tmp_path: Path
+    settings, words, ledger: ldp.Ledger
 ) -> None:
-    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     model = ldp.LabelDPClassifier(
         GaussianNB(), classes=[0, 1], ledger=ledger, dataset="d", **settings
     )
@@ -571,10 +567,9 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
     ],
 )
 def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(
-    tmp_path: Path, settings: dict, message: str
+    ledger: ldp.Ledger, settings: dict, message: str
 ) -> None:
     X, y = rare(400)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     given = {
         "class_prior": HistogramPrior(0.1),
         "classes": [0, 1],

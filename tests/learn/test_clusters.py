@@ -125,9 +125,8 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
     ],
     ids=named,
 )
-def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, message, tmp_path):
+def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, message, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises((ValueError, TypeError), match=message):
         classifier(ClusterPrior(**settings), noise=None, ledger=ledger, dataset="people").fit(X, y)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -164,9 +163,8 @@ def test_a_cluster_prior_learns_at_a_small_epsilon(data, settings):
     assert model.predict_proba(X).shape == (len(X), K)
 
 
-def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
+def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
     ).fit(X, y)
@@ -201,9 +199,8 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
     assert clone(by_row).prior.linear
 
 
-def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
+def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     prior = ClusterPrior(n_clusters=8, epsilon=0.1)
     model = classifier(
         prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people"
@@ -230,9 +227,8 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path
     assert plain.privacy_ == plain.noisy_labels_.privacy
 
 
-def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
+def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people")
     first, second = clone(model).fit(X, y), clone(model).fit(X, y)
     assert np.array_equal(first.prior_.answer.values, second.prior_.answer.values)
@@ -245,10 +241,9 @@ def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
 
 
 def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(
-    data, tmp_path, monkeypatch
+    data, ledger, monkeypatch
 ):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
     )
@@ -316,9 +311,8 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_pat
     ],
     ids=named,
 )
-def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, message, tmp_path):
+def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, message, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
         classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(
             X, y
@@ -380,10 +374,9 @@ def test_coin_flips_are_estimated_to_be_guessed(settings):
     assert model.prior_.answer.n_rows.sum() == len(y) - len(model.noisy_labels_.blocks[-1].rows)
 
 
-def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path):
+def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, ledger):
     X, y = data
     ids = np.random.default_rng(0).permutation(len(y))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         ClusterPrior(n_clusters=8),
         noise=None,
@@ -518,9 +511,8 @@ def test_a_ledger_knows_nothing_of_what_an_embedder_holds(data, wrap):
     assert len({clustering_request(X, clusters, each, {})(None) for each in means}) == 2
 
 
-def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
+def test_groups_that_are_gone_are_not_guessed(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, y)
     (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
     with pytest.raises(ldp.LedgerError, match="Restore"):
@@ -557,9 +549,8 @@ def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     assert (model.set_params(max_rows_per_unit=3).failure() == before).all()
 
 
-def test_a_vote_is_charged_once_and_kept(data, tmp_path):
+def test_a_vote_is_charged_once_and_kept(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = NoiseCluster(epsilon=0.02, classes=range(K), ledger=ledger, dataset="people")
     first = clone(model).fit(X, y, ids=np.arange(len(y)))
     second = clone(model).set_params(estimator=GaussianNB()).fit(X, y, ids=np.arange(len(y)))
@@ -616,9 +607,8 @@ def test_wrong_votes_are_refused(data, settings, message, tmp_path):
     ],
     ids=named,
 )
-def test_what_cannot_learn_classes_is_refused_before_a_charge(data, tmp_path, estimator, message):
+def test_what_cannot_learn_classes_is_refused_before_a_charge(data, ledger, estimator, message):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
         NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
     for correction in ("auto", "em"):

@@ -542,10 +542,9 @@ def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_ro
 
 
 def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge(
-    half_of_the_rows_lie, tmp_path
+    half_of_the_rows_lie, ledger
 ):
     X, y, weights, _ = half_of_the_rows_lie
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def fit(estimator, *given, **named):
         model = ldp.LabelDPClassifier(estimator, classes=[0, 1], dataset="d", ledger=ledger)

@@ -170,9 +170,8 @@ def test_counts_beat_votes_where_clusters_are_mixed(data):
 @pytest.mark.parametrize(
     "estimator", [None, LogisticRegression(), make_pipeline(StandardScaler(), SoftmaxRegression())]
 )
-def test_counts_are_charged_once_for_every_estimator(data, tmp_path, estimator):
+def test_counts_are_charged_once_for_every_estimator(data, ledger, estimator):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = ProportionClassifier(
         estimator, epsilon=0.3, classes=range(K), ledger=ledger, dataset="people"
     )
@@ -191,9 +190,8 @@ def test_counts_are_charged_once_for_every_estimator(data, tmp_path, estimator):
     assert ledger.spent("people", "label") == 0.3
 
 
-def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_path):
+def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, ledger):
     X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     shared = {"classes": range(K), "ledger": ledger, "dataset": "people"}
     for wrong in (
         GaussianNB(),

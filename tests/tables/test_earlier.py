@@ -390,12 +390,11 @@ def test_without_the_column_nothing_is_said_of_it(tmp_path: Path) -> None:
     assert listed(tmp_path / "ward.parquet") == []
 
 
-def test_rows_that_a_later_release_left_out(tmp_path: Path) -> None:
+def test_rows_that_a_later_release_left_out(tmp_path: Path, ledger: Ledger) -> None:
     """The earlier column stays on the list, also where its rows can no longer be proven."""
     _, first = chain(tmp_path, "csv", "ill")
     people = read(first).append_column("person", pa.array(np.arange(300) // 2))
     write(people, first)
-    ledger = Ledger(tmp_path / "new.db")
     second, third = tmp_path / "ward.csv", tmp_path / "stars.csv"
     release(
         first,
