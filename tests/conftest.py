@@ -52,5 +52,5 @@ def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> ldp.Ledger:
-    """A ledger without a budget, in a folder of its own."""
+    """A ledger that gives each column the budget of its first charge, in a folder of its own."""
     return ldp.Ledger(tmp_path / "private" / "ledger.db")

@@ -58,6 +58,11 @@ def nothing_told_yet(monkeypatch):
         monkeypatch.setattr(module, name, set())
 
 
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.db", budget=100.0)
+
+
 def linear(**settings):
     return ldp.LabelDPClassifier(
         LogisticRegression(), **{"epsilon": 1.0, "classes": [0, 1]} | settings

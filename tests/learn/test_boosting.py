@@ -50,17 +50,13 @@ def log_loss(model, X, y):
     return -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean()
 
 
-def probabilities(rng, n, k):
-    return rng.dirichlet(np.ones(k), n).T
-
-
 # The loss
 # --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("k", "epsilon"), list(product((2, 3, 7), (0.1, 1.0, 4.0))))
 def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsilon):
-    p = probabilities(np.random.default_rng(0), 50, k)
+    p = np.random.default_rng(0).dirichlet(np.ones(k), 50).T
     matrix = ldp.RandomizedResponse(k, epsilon).matrix()  # label, output
     own, other = matrix[0, 0], matrix[0, 1]
     found = _boosting.information(p, np.full(50, own), np.full(50, other))

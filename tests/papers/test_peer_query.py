@@ -38,6 +38,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> ldp.Ledger:
+    return ldp.Ledger(tmp_path / "ledger.db", budget=10.0)
+
+
 def ask(ledger: ldp.Ledger | None = None, query: Peer = QUERY, **more: object) -> Aggregate:
     return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)
 

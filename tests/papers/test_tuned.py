@@ -44,6 +44,11 @@ def best(ledger: ldp.Ledger | None = None, score: object = purity, **more: objec
     return aggregate_best(LABELS, score=score, **facts)
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> ldp.Ledger:
+    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
+
+
 # The charge
 # --------------------------------------------------------------------------------------------------
 

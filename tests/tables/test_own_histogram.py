@@ -256,11 +256,11 @@ def test_corrected_labels_are_never_counted_under_the_first_charge(
         before_the_histogram_is_kept(patch)
         ldp.release(source, out, spec(), ledger)
     table = data()
-    write(source, table.set_column(3, "income", pa.array(table["income"].to_numpy() + 10)))
+    write(table.set_column(3, "income", pa.array(table["income"].to_numpy() + 10)), source)
     with pytest.raises(BudgetExceeded):
         ldp.release(source, out, spec(), ledger)
     assert kept(ledger) is None
-    ldp.release(write(source), out, spec(), ledger)
+    ldp.release(write(data(), source), out, spec(), ledger)
     assert ledger.spent("d", "income") == 2.0
 
 

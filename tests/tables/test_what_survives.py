@@ -139,10 +139,11 @@ WAYS: dict[str, Callable[[pa.Table, Path], Path]] = {
         t.replace_schema_metadata(None), to / "copy"
     ),
     "int32 to int64 and dictionary to text": lambda t, to: to_parquet_without_metadata(
-        _widened(t), to / "copy.parquet"
+        _cast(_cast(t, "visit", pa.int32()), "visit", pa.int64()), to / "copy.parquet"
     ),
     "labels in a dictionary": lambda t, to: to_parquet_without_metadata(
-        _encoded(t), to / "copy.parquet"
+        t.set_column(t.column_names.index("y"), "y", t["y"].dictionary_encode()),
+        to / "copy.parquet",
     ),
     "ids as text": lambda t, to: to_parquet_without_metadata(
         _cast(t, "visit", pa.string()), to / "copy.parquet"
@@ -152,14 +153,6 @@ WAYS: dict[str, Callable[[pa.Table, Path], Path]] = {
 
 def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, table[name].cast(kind))
-
-
-def _encoded(table: pa.Table) -> pa.Table:
-    return table.set_column(table.column_names.index("y"), "y", table["y"].dictionary_encode())
-
-
-def _widened(table: pa.Table) -> pa.Table:
-    return _cast(_cast(table, "visit", pa.int32()), "visit", pa.int64())
 
 
 def _in_files(table: pa.Table, folder: Path) -> Path:
