@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.learn.datasets import log_loss, table
 
 import labeldp as ldp
 from labeldp.learn import _boosting
@@ -31,23 +31,6 @@ LIBRARIES = {
     ),
 }
 each = pytest.mark.parametrize("library", LIBRARIES)
-
-
-def table(n_classes, n=4000, seed=3):
-    X, y = make_classification(
-        2 * n,
-        n_features=10,
-        n_informative=6,
-        n_classes=n_classes,
-        n_clusters_per_class=1,
-        class_sep=1.5,
-        random_state=seed,
-    )
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def log_loss(model, X, y):
-    return -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean()
 
 
 # The loss
