@@ -79,34 +79,36 @@ def test_one_column_whose_name_reads_like_two_is_another_space(
 
 
 @pytest.mark.parametrize(
-    "ids",
+    ("first", "ids", "others"),
     [
-        np.array([b"b", b"c"]),
-        pa.array([b"b", b"c"]),
-        pa.array(["b", "c"]).dictionary_encode(),
-        [("b",), ("c",)],
-        np.array([["b"], ["c"]]),
-        pa.array([b"b", b"c"], pa.binary(1)),
+        (["a", "b"], np.array([b"b", b"c"]), ["d", "e"]),
+        (["a", "b"], pa.array([b"b", b"c"]), ["d", "e"]),
+        (["a", "b"], pa.array(["b", "c"]).dictionary_encode(), ["d", "e"]),
+        (["a", "b"], [("b",), ("c",)], ["d", "e"]),
+        (["a", "b"], np.array([["b"], ["c"]]), ["d", "e"]),
+        (["a", "b"], pa.array([b"b", b"c"], pa.binary(1)), ["d", "e"]),
+        ([(1, "a"), (2, "b")], [("2", "b"), ("3", "c")], [(2, "a"), (1, "b")]),
+        ([(1, "a"), (2, "b")], [(b"2", b"b"), (b"3", b"c")], [(2, "a"), (1, "b")]),
     ],
-    ids=["bytes", "binary", "dictionary", "tuples", "column", "fixed"],
+    ids=[
+        "bytes",
+        "binary",
+        "dictionary",
+        "tuples",
+        "column",
+        "fixed",
+        "numbers as text",
+        "numbers as bytes",
+    ],
 )
-def test_names_of_another_type_may_be_the_same_rows(ledger: ldp.Ledger, ids: object) -> None:
+def test_names_of_another_type_may_be_the_same_rows(
+    ledger: ldp.Ledger, first: object, ids: object, others: object
+) -> None:
     law = ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="d", ids=["a", "b"], ledger=ledger)
+    ldp.privatize([0, 1], law, dataset="d", ids=first, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize([1, 1], law, dataset="d", ids=["d", "e"], ledger=ledger)
-
-
-@pytest.mark.parametrize(
-    "ids", [[("2", "b"), ("3", "c")], [(b"2", b"b"), (b"3", b"c")]], ids=["text", "bytes"]
-)
-def test_numbers_as_text_may_be_the_same_rows(ledger: ldp.Ledger, ids: object) -> None:
-    law = ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="d", ids=[(1, "a"), (2, "b")], ledger=ledger)
-    with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize([1, 1], law, dataset="d", ids=[(2, "a"), (1, "b")], ledger=ledger)
+    ldp.privatize([1, 1], law, dataset="d", ids=others, ledger=ledger)
 
 
 LAW = ldp.RandomizedResponse(2, 1.0)

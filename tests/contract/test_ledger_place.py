@@ -166,10 +166,14 @@ def test_a_ledger_of_a_database_has_a_folder_of_its_own(
         "s3://bucket/x",
         "postgresql://a\nb",
         ":memory:",
+        "",
+        " ",
+        None,
+        5,
     ],
 )
-def test_other_urls_are_refused(bad: str) -> None:
-    with pytest.raises(InvalidInput, match="Expected"):
+def test_locations_that_are_none_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInput, match=r"Expected.*location"):
         Ledger(bad)
 
 

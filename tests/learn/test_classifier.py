@@ -382,27 +382,6 @@ def test_mean_probabilities_are_the_known_rates(estimator) -> None:
     assert frequencies.tolist() == pytest.approx([0.95, 0.05])
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"class_prior": [0.5, 0.6]}, "sum is 1"),
-        ({"class_prior": [1.0, 0.0]}, "above 0"),
-        ({"class_prior": [float("nan"), 0.5]}, "above 0"),
-        ({"class_prior": {0: 0.5, 2: 0.5}}, "other names"),
-        ({"class_prior": [0.9, 0.1], "correction": "none"}, "correction='none'"),
-    ],
-)
-def test_rates_that_cannot_be_are_refused_before_the_charge(
-    settings, words, ledger: ldp.Ledger
-) -> None:
-    model = ldp.LabelDPClassifier(
-        GaussianNB(), classes=[0, 1], ledger=ledger, dataset="d", **settings
-    )
-    with pytest.raises(ldp.InvalidInput, match=words):
-        model.fit(np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 2)
-    assert ledger.runs() == []
-
-
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_catboost_learns_by_expectation_maximisation(
     n_classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,6 +508,11 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"class_prior": [0.5, 0.6]}, "sum is 1"),
+        ({"class_prior": [1.0, 0.0]}, "above 0"),
+        ({"class_prior": [float("nan"), 0.5]}, "above 0"),
+        ({"class_prior": {0: 0.5, 2: 0.5}}, "other names"),
+        ({"class_prior": [0.9, 0.1], "correction": "none"}, "correction='none'"),
         ({"class_prior": HistogramPrior()}, r"HistogramPrior\(epsilon\) with the cost"),
         ({"class_prior": HistogramPrior(1.0)}, "epsilon"),
         ({"class_prior": ClusterPrior(epsilon=0.1)}, "got a ClusterPrior"),
@@ -537,6 +521,11 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
         ({"classes": ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})}, "mapping of label columns"),
     ],
     ids=[
+        "a sum above 1",
+        "a rate of 0",
+        "no number",
+        "another class",
+        "rates beside labels taken as true",
         "no cost",
         "all of epsilon",
         "clusters",
@@ -545,7 +534,7 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
         "several columns",
     ],
 )
-def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(
+def test_rates_that_cannot_be_or_cannot_be_asked_for_are_refused_before_a_charge(
     ledger: ldp.Ledger, settings: dict, message: str
 ) -> None:
     X, y = rare(400)

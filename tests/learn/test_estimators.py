@@ -209,11 +209,6 @@ def test_wrong_settings_of_a_prior_of_clusters_are_refused_before_the_charge(
     assert ledger.runs() == []
 
 
-def test_options_refuse_what_is_no_truth_value() -> None:
-    with pytest.raises(ldp.InvalidInput, match="refit as True or False"):
-        LearnOptions(refit=3)
-
-
 def test_options_and_the_softmax_regression_are_values_beside_them() -> None:
     assert not {"prior_temperature", "top_k_filter"} & set(
         inspect.signature(LearnOptions).parameters
