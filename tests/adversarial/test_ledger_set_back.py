@@ -153,9 +153,10 @@ def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(
     assert ledger.verify() == []
 
 
-def test_after_adopting_a_budget_is_asked_for_by_name(ledger: Ledger) -> None:
+def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
     """A request must not be the budget that it is measured by: each smaller one would be told of
     another remainder."""
+    ledger = Ledger(tmp_path / "l.db")
     draw(ledger, np.arange(400))
     delete(ledger)
     ledger.adopt()

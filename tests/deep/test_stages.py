@@ -290,7 +290,8 @@ TWO_PROCESSES = """
 
 
 @pytest.mark.parametrize("kind", ["plain", "fabric"])
-def test_of_several_processes_only_the_first_opens_the_run(tmp_path, ledger, kind):
+def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
     if kind == "fabric" and find_spec("lightning_fabric") is None:
         pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'")
     (tmp_path / "program.py").write_text(textwrap.dedent(TWO_PROCESSES))

@@ -125,7 +125,8 @@ def test_a_weight_of_the_prior_is_between_0_and_1(wrong):
         classifier(n_stages=2, prior=np.ones((len(X), K)), prior_weight=wrong).fit(X, Y)
 
 
-def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(ledger):
+def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(tmp_path):
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
     asked = {
         "noise": None,
         "ledger": ledger,

@@ -321,7 +321,8 @@ def test_hive_partitions_become_columns(root: Place, ledger: Ledger) -> None:
     assert done.manifest["dataset_from"] == "name of the input folder"
 
 
-def test_partition_values_enter_what_is_the_same_table(tmp_path: Path, ledger: Ledger) -> None:
+def test_partition_values_enter_what_is_the_same_table(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db", budget=2.0)
     for country in ("de", "fr"):
         write(table(300), Place.of(tmp_path / country / "in" / f"c={country}" / "p.parquet"))
         done = release(
