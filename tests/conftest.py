@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.entropy import seeded
 
+import labeldp as ldp
+
 settings.register_profile(
     "labeldp",
     deadline=None,
@@ -46,3 +48,9 @@ def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     monkeypatch.setenv("LABELDP_LEDGER", str(path))
     return path
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> ldp.Ledger:
+    """A ledger that gives each column the budget of its first charge, in a folder of its own."""
+    return ldp.Ledger(tmp_path / "private" / "ledger.db")

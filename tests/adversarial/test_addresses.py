@@ -31,10 +31,6 @@ UNKNOWN = [
 OF_LEDGERS = [f"postgresql://{USER}", f"POSTGRESQL://{USER}", f" PostgreSQL+psycopg://{USER}"]
 
 
-def drawn():
-    return ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
-
-
 def released(where):
     spec = ldp.ReleaseSpec("y", [0, 1], 1.0, dataset="d")
     ldp.release(where, where, spec, ldp.Ledger("ledger.db"))
@@ -48,7 +44,9 @@ def counted():
 PLACES = {
     "place": Place.of,
     "release": released,
-    "noisy labels": lambda where: drawn().save(where),
+    "noisy labels": lambda where: ldp.privatize(
+        [0, 1], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0)
+    ).save(where),
     "noisy labels of a file": ldp.NoisyLabels.load,
     "answer": lambda where: counted().save(where),
     "answer of a file": ldp.aggregates.Aggregate.load,

@@ -42,11 +42,6 @@ SOURCES = Path(ldp.__file__).parent
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=3.0)
-
-
-@pytest.fixture
 def planted():
     """Registers a faulty law for one test."""
     yield register_law

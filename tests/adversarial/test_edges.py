@@ -181,13 +181,12 @@ def test_a_small_delta_warns_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("one_class", [True, False])
 @pytest.mark.parametrize("n_stages", [1, 2])
 def test_consensus_rounds_end_in_a_model(
-    estimator: object, one_class: bool, n_stages: int, tmp_path: Path
+    estimator: object, one_class: bool, n_stages: int, ledger: Ledger
 ) -> None:
     """Also where the model predicts one class for all rows: nothing is charged for an error."""
     dice = np.random.default_rng(0)
     X = dice.normal(size=(300, 2))
     y = np.zeros(300, int) if one_class else (X[:, 0] > 0).astype(int)
-    ledger = Ledger(tmp_path / "l.db")
     model = ldp.LabelDPClassifier(
         estimator,
         epsilon=4.0,

@@ -77,8 +77,7 @@ def chain(error):
 @pytest.mark.parametrize("error", [ValueError, RuntimeError, SystemExit])
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", containers(ValueError))
-def test_no_error_of_a_container_comes_out(tmp_path, name, door, error):
-    ledger = ldp.Ledger(tmp_path / "l.db")
+def test_no_error_of_a_container_comes_out(ledger, name, door, error):
     with pytest.raises(ldp.InvalidInput) as caught:
         DOORS[door](containers(error)[name], dataset="d", ledger=ledger)
     assert SENTINEL not in "".join(traceback.format_exception(caught.value))

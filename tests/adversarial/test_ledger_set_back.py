@@ -35,8 +35,9 @@ def delete(ledger: Ledger) -> None:
         Path(f"{ledger.location}{end}").unlink(missing_ok=True)
 
 
-def ledger_at(folder: Path) -> Ledger:
-    return Ledger(folder / "l.db", budget=3.0)
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "l.db", budget=3.0)
 
 
 def some(ledger: Ledger, what: str, tmp_path: Path) -> None:
@@ -96,9 +97,8 @@ KINDS = ("privatize", "aggregate", "fit", "release")
 
 @pytest.mark.parametrize("what", KINDS)
 def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
-    what: str, tmp_path: Path
+    what: str, tmp_path: Path, ledger: Ledger
 ) -> None:
-    ledger = ledger_at(tmp_path)
     some(ledger, what, tmp_path)
     names = "id" if what == "release" else ""
     (run_id,) = [each.run_id for each in ledger.runs()]
@@ -126,8 +126,7 @@ def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
 
 
 @pytest.mark.parametrize("what", ["privatize", "aggregate", "fit"])
-def test_a_repeat_is_free_after_it_was_adopted(what: str, tmp_path: Path) -> None:
-    ledger = ledger_at(tmp_path)
+def test_a_repeat_is_free_after_it_was_adopted(what: str, tmp_path: Path, ledger: Ledger) -> None:
     some(ledger, what, tmp_path)
     delete(ledger)
     ledger.adopt()
@@ -135,8 +134,9 @@ def test_a_repeat_is_free_after_it_was_adopted(what: str, tmp_path: Path) -> Non
     assert len(ledger.runs("d")) == 1
 
 
-def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(tmp_path: Path) -> None:
-    ledger = ledger_at(tmp_path)
+def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     draw(ledger, np.arange(400))
     shutil.copy(ledger.location, tmp_path / "older")
     draw(ledger, np.arange(400), "second")
@@ -189,10 +189,9 @@ def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
     assert ledger.verify() == []
 
 
-def test_adopting_never_counts_less(tmp_path: Path) -> None:
+def test_adopting_never_counts_less(tmp_path: Path, ledger: Ledger) -> None:
     """Every charge, over two accounts, one of them with its whole budget; then without row
     sets."""
-    ledger = ledger_at(tmp_path)
     for step in range(3):
         draw(ledger, np.arange(400) + step)  # on most rows three times
     draw(ledger, np.arange(400), "other")
@@ -216,8 +215,7 @@ def test_adopting_never_counts_less(tmp_path: Path) -> None:
     assert ledger.verify() == []
 
 
-def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -> None:
-    ledger = ledger_at(tmp_path)
+def test_folders_that_say_nothing_are_counted_as_the_user_says(ledger: Ledger) -> None:
     noisy = draw(ledger, np.arange(400))
     delete(ledger)
     folder = ledger.run_dir(noisy.receipts[0].run_id)
@@ -237,7 +235,7 @@ def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -
     assert ledger.verify() == []
 
 
-def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
+def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path, ledger: Ledger) -> None:
     """kill -9 between draw and settling; the ledger is lost; adopted, the same request gives the
     same labels at no further cost."""
     code = (
@@ -248,7 +246,6 @@ def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    ledger = ledger_at(tmp_path)
     delete(ledger)
     with pytest.raises(LedgerError, match="Nothing was charged"):
         draw(ledger, np.arange(400))
@@ -262,8 +259,9 @@ def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "moved", [lambda path: path, lambda path: path.parent / "elsewhere" / "deep.db"]
 )
-def test_a_link_to_a_ledger_is_the_ledger(moved: Callable[[Path], Path], tmp_path: Path) -> None:
-    ledger = ledger_at(tmp_path)
+def test_a_link_to_a_ledger_is_the_ledger(
+    moved: Callable[[Path], Path], tmp_path: Path, ledger: Ledger
+) -> None:
     first = draw(ledger, np.arange(400))
     link = tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
@@ -278,7 +276,7 @@ def test_a_link_to_a_ledger_is_the_ledger(moved: Callable[[Path], Path], tmp_pat
     assert not list(link.parent.glob("*.runs"))
 
 
-def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path) -> None:
+def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path, ledger: Ledger) -> None:
     code = (
         "import os, signal, numpy as np\nfrom labeldp import Ledger, RandomizedResponse,"
         f" privatize\nledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\nLedger.settle ="
@@ -286,7 +284,6 @@ def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path) -> None:
         " RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    ledger = ledger_at(tmp_path)
     (charged,) = ledger.runs()
     folder = ledger.run_dir(charged.run_id)
     assert (folder / "secret").exists()
@@ -295,8 +292,7 @@ def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path) -> None:
     assert not (folder / "pin").exists()
 
 
-def test_a_charge_lists_the_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = ledger_at(tmp_path)
+def test_a_charge_lists_the_runs_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(3):
         draw(ledger, np.arange(400) + 1000 * step)
     listed: list[str] = []
@@ -308,8 +304,7 @@ def test_a_charge_lists_the_runs_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert listed.count(str(ledger.runs_dir)) == 1
 
 
-def test_runs_that_were_prepared_and_never_charged_stop_nobody(tmp_path: Path) -> None:
-    ledger = ledger_at(tmp_path)
+def test_runs_that_were_prepared_and_never_charged_stop_nobody(ledger: Ledger) -> None:
     folder = ledger.run_dir("0" * 32)
     folder.mkdir(parents=True, mode=0o700)
     ledger.runs_dir.chmod(0o700)

@@ -36,11 +36,6 @@ PRIVATE = "'churn', whose labels are private"
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
-
-
-@pytest.fixture
 def charge(ledger):
     """Draws churn in one data set; `facts` may name the column or not."""
     return lambda y=TABLE.churn, **facts: ldp.privatize(
@@ -247,18 +242,6 @@ def _best(**facts):
     return aggregate_best(BOTH.ward, tries, lambda found: 0.0, tuning=tuning, **WARD, **facts)
 
 
-def _batches(group, **facts):
-    return aggregate_batches(
-        pa.table(BOTH),
-        _histogram(),
-        label="ward",
-        group=group,
-        classes=[0, 1, 2],
-        dataset="x",
-        **facts,
-    )
-
-
 def _release(folder, ledger, **roles):
     BOTH.to_parquet(folder / "in.parquet")
     spec = ldp.ReleaseSpec("ward", [0, 1, 2], 1.0, dataset="x", **roles)
@@ -319,7 +302,15 @@ def test_no_door_takes_a_charged_column_as_units(door, charge, ledger):
 OTHER_DOORS = {
     "best, ids": lambda L, folder: _best(ids=IDS_OF["a frame"](), ledger=L),
     "best, groups": lambda L, folder: _best(groups=BOTH.churn, ledger=L),
-    "batches": lambda L, folder: _batches("churn", ledger=L),
+    "batches": lambda L, folder: aggregate_batches(
+        pa.table(BOTH),
+        _histogram(),
+        label="ward",
+        group="churn",
+        classes=[0, 1, 2],
+        dataset="x",
+        ledger=L,
+    ),
     "groups in levels": lambda L, folder: ldp.aggregate(
         BOTH.ward, _histogram(), BOTH.churn.rename(("a", "churn")), ledger=L, **WARD
     ),

@@ -50,10 +50,9 @@ print(run, answer.tolist())
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ["privatize", "aggregate"])
-def test_identical_requests_at_once_are_one_charge(what: str, tmp_path: Path) -> None:
+def test_identical_requests_at_once_are_one_charge(what: str, ledger: Ledger) -> None:
     import time
 
-    ledger = Ledger(tmp_path / "l.db", budget=3.0)
     at = str(time.time() + 8.0)
     command = [sys.executable, "-W", "ignore", "-c", REQUEST, str(ledger.location), what, at]
     started = [
@@ -80,8 +79,7 @@ def run_of(ledger: Ledger, **more: Any) -> Run:
     return open_run(np.arange(N) % 2, **facts | more)
 
 
-def test_two_handles_of_a_run_draw_no_row_twice(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.db")
+def test_two_handles_of_a_run_draw_no_row_twice(ledger: Ledger) -> None:
     first, second = run_of(ledger), run_of(ledger)
     assert first.receipt.run_id == second.receipt.run_id
     law = RandomizedResponse(2, 2.0)
@@ -100,8 +98,7 @@ def test_two_handles_of_a_run_draw_no_row_twice(tmp_path: Path) -> None:
     assert ledger.verify() == []
 
 
-def test_whole_tables_are_not_drawn_twice_under_two_names(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.db")
+def test_whole_tables_are_not_drawn_twice_under_two_names(ledger: Ledger) -> None:
     first, second = run_of(ledger), run_of(ledger)
     first.privatize(np.arange(N), RandomizedResponse(2, 2.0), stage="a")
     with pytest.raises(InvalidInput, match="got 300 of its stage 'a'"):
@@ -241,8 +238,7 @@ def test_what_is_announced_holds_no_label(tmp_path: Path) -> None:
     assert "parts" in said[0]
 
 
-def test_a_prior_is_announced_too(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.db")
+def test_a_prior_is_announced_too(ledger: Ledger) -> None:
     run = run_of(ledger)
     run.privatize(np.arange(N), RRWithPrior(2, 2.0), np.tile([0.9, 0.1], (N, 1)), stage="a")
     folder = ledger.run_dir(run.receipt.run_id)

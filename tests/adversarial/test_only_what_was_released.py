@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import run
+from tests.files import read, write
 
 import labeldp as ldp
 from labeldp._hash import SetDigest
@@ -37,22 +37,6 @@ def raw_table(n: int = N) -> pa.Table:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(n)
     return pa.table({"id": np.arange(n) + 100, "y": (x > 0).astype(np.int64), "x": x})
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    if path.suffix == "":
-        path.mkdir(exist_ok=True)
-        for i, start in enumerate(range(0, len(table), 100)):
-            pq.write_table(table.slice(start, 100), path / f"part-{i:05d}.parquet")
-    elif path.suffix == ".csv":
-        pc_csv.write_csv(table, path)
-    else:
-        pq.write_table(table, path)
-    return path
-
-
-def read(path: Path) -> pa.Table:
-    return pc_csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
 
 
 @pytest.fixture(params=FORMS)
@@ -415,10 +399,9 @@ def test_what_another_ledger_does_not_know_is_not_recorded(shop: Shop, tmp_path:
     assert not other.exists()
 
 
-def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
+def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path, ledger: ldp.Ledger) -> None:
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
-    ledger = ldp.Ledger(tmp_path / "l.db")
     noisy = ldp.privatize(
         y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
     )
@@ -928,12 +911,13 @@ def test_a_table_without_epsilon_is_asked_for_its_manifest_first(
     assert known or said.index("--manifest") < said.index("--epsilon")
 
 
-def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(tmp_path: Path) -> None:
+def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(
+    tmp_path: Path, ledger: ldp.Ledger
+) -> None:
     """Noise that changes nothing, at an epsilon that makes this certain: the run goes on to know
     its own input."""
     write(raw_table(20), tmp_path / "raw.csv")
     spec = ldp.ReleaseSpec("y", [0, 1], 100.0, "rr", id="id", order="keep", dataset="d")
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.warns(ldp.errors.LargeEpsilonWarning):
         ldp.release(tmp_path / "raw.csv", tmp_path / "out.csv", spec, ledger)
     (tmp_path / "raw.csv").write_bytes((tmp_path / "out.csv").read_bytes())

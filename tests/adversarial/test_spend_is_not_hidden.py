@@ -39,8 +39,14 @@ def release(source: Path, ledger: ldp.Ledger, row: object = "row", **options: ob
     return Path(ldp.release(source, source.with_name(f"noisy-{source.name}"), spec, ledger).path)
 
 
-def test_another_table_in_an_outputs_place_proves_nothing(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+@pytest.fixture
+def ledger(tmp_path: Path) -> ldp.Ledger:
+    return ldp.Ledger(tmp_path / "l.db", budget=1.0)
+
+
+def test_another_table_in_an_outputs_place_proves_nothing(
+    tmp_path: Path, ledger: ldp.Ledger
+) -> None:
     out = release(write(tmp_path / "a.parquet", row=names(0, N)), ledger)
     write(out, row=names(5 * N, 6 * N))
     with pytest.raises(ldp.BudgetExceeded):
@@ -48,11 +54,8 @@ def test_another_table_in_an_outputs_place_proves_nothing(tmp_path: Path) -> Non
     assert ledger.spent("visits", "bought") == 1.0
 
 
-def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
-    ledger, source = (
-        ldp.Ledger(tmp_path / "l.db", budget=1.0),
-        write(tmp_path / "a.parquet", row=names(0, N)),
-    )
+def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path, ledger: ldp.Ledger) -> None:
+    source = write(tmp_path / "a.parquet", row=names(0, N))
     spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, "rr", "row", dataset="visits")
     stage.plan(tmp_path / "plan", spec, (0.5, 0.5), ledger=ledger)
     for number in (1, 2):
@@ -65,8 +68,9 @@ def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
         release(write(tmp_path / "b.parquet", row=mine + names(N, N + 10)), ledger)
 
 
-def test_one_column_whose_name_reads_like_two_is_another_space(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+def test_one_column_whose_name_reads_like_two_is_another_space(
+    tmp_path: Path, ledger: ldp.Ledger
+) -> None:
     release(
         write(tmp_path / "a.parquet", day=names(0, 9), shop=names(0, 9)), ledger, ("day", "shop")
     )
@@ -75,34 +79,36 @@ def test_one_column_whose_name_reads_like_two_is_another_space(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "ids",
+    ("first", "ids", "others"),
     [
-        np.array([b"b", b"c"]),
-        pa.array([b"b", b"c"]),
-        pa.array(["b", "c"]).dictionary_encode(),
-        [("b",), ("c",)],
-        np.array([["b"], ["c"]]),
-        pa.array([b"b", b"c"], pa.binary(1)),
+        (["a", "b"], np.array([b"b", b"c"]), ["d", "e"]),
+        (["a", "b"], pa.array([b"b", b"c"]), ["d", "e"]),
+        (["a", "b"], pa.array(["b", "c"]).dictionary_encode(), ["d", "e"]),
+        (["a", "b"], [("b",), ("c",)], ["d", "e"]),
+        (["a", "b"], np.array([["b"], ["c"]]), ["d", "e"]),
+        (["a", "b"], pa.array([b"b", b"c"], pa.binary(1)), ["d", "e"]),
+        ([(1, "a"), (2, "b")], [("2", "b"), ("3", "c")], [(2, "a"), (1, "b")]),
+        ([(1, "a"), (2, "b")], [(b"2", b"b"), (b"3", b"c")], [(2, "a"), (1, "b")]),
     ],
-    ids=["bytes", "binary", "dictionary", "tuples", "column", "fixed"],
+    ids=[
+        "bytes",
+        "binary",
+        "dictionary",
+        "tuples",
+        "column",
+        "fixed",
+        "numbers as text",
+        "numbers as bytes",
+    ],
 )
-def test_names_of_another_type_may_be_the_same_rows(tmp_path: Path, ids: object) -> None:
-    ledger, law = ldp.Ledger(tmp_path / "l.db", budget=1.0), ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="d", ids=["a", "b"], ledger=ledger)
+def test_names_of_another_type_may_be_the_same_rows(
+    ledger: ldp.Ledger, first: object, ids: object, others: object
+) -> None:
+    law = ldp.RandomizedResponse(2, 1.0)
+    ldp.privatize([0, 1], law, dataset="d", ids=first, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize([1, 1], law, dataset="d", ids=["d", "e"], ledger=ledger)
-
-
-@pytest.mark.parametrize(
-    "ids", [[("2", "b"), ("3", "c")], [(b"2", b"b"), (b"3", b"c")]], ids=["text", "bytes"]
-)
-def test_numbers_as_text_may_be_the_same_rows(tmp_path: Path, ids: object) -> None:
-    ledger, law = ldp.Ledger(tmp_path / "l.db", budget=1.0), ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="d", ids=[(1, "a"), (2, "b")], ledger=ledger)
-    with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize([1, 1], law, dataset="d", ids=[(2, "a"), (1, "b")], ledger=ledger)
+    ldp.privatize([1, 1], law, dataset="d", ids=others, ledger=ledger)
 
 
 LAW = ldp.RandomizedResponse(2, 1.0)
@@ -150,8 +156,7 @@ def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, 
     draw("visit")  # a repeat
 
 
-def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(ledger: ldp.Ledger) -> None:
     ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
     for ids in (FRAME.barcode.to_numpy(), FRAME.barcode.tolist(), FRAME.barcode.rename(None)):
         with pytest.raises(ldp.BudgetExceeded):
@@ -162,9 +167,8 @@ def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(tmp_path: 
     assert ledger.spent("e", "label") == 1.0
 
 
-def test_equal_numbers_of_another_column_are_no_repeat(tmp_path: Path) -> None:
+def test_equal_numbers_of_another_column_are_no_repeat(ledger: ldp.Ledger) -> None:
     """They would get the outputs of other rows."""
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
@@ -224,19 +228,19 @@ def charges() -> dict[str, Callable[..., object]]:
 
 @pytest.mark.parametrize("way", charges())
 @pytest.mark.parametrize("role", ["ids", "unit"])
-def test_the_labels_are_neither_ids_nor_units(tmp_path: Path, way: str, role: str) -> None:
+def test_the_labels_are_neither_ids_nor_units(ledger: ldp.Ledger, way: str, role: str) -> None:
     """A unit's rows beyond the cap get no evidence, and digests of ids and units are no secrets: as
     either, labels would be told."""
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     with pytest.raises(ldp.InvalidInput, match="label column 'label'"):
         charges()[way](ledger, 1, **{role: FRAME.y.rename("label")})
     assert ledger.runs() == []
 
 
 @pytest.mark.parametrize("role", ["ids", "unit"])
-def test_the_labels_under_another_name_are_neither_ids_nor_units(tmp_path: Path, role: str) -> None:
+def test_the_labels_under_another_name_are_neither_ids_nor_units(
+    ledger: ldp.Ledger, role: str
+) -> None:
     """`column=` is "label" by default, whatever the labels' own column is called."""
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     codes = np.array([0, 1, 1, 0])
     answers = pd.Series(codes, name="bought")
     model = ldp.LabelDPClassifier(epsilon=1.0, classes=range(2), dataset="d", ledger=ledger)
@@ -302,8 +306,7 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     assert (len(rows.runs()), len(units.runs())) == (1, 1)
 
 
-def test_the_largest_unsigned_number_is_another_row_than_minus_one(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+def test_the_largest_unsigned_number_is_another_row_than_minus_one(ledger: ldp.Ledger) -> None:
     first = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([-1, 5]), ledger=ledger)
     other = ldp.privatize(
         [0, 1], LAW, dataset="d", ids=np.array([2**64 - 1, 6], np.uint64), ledger=ledger
@@ -315,8 +318,8 @@ def test_the_largest_unsigned_number_is_another_row_than_minus_one(tmp_path: Pat
     assert other.ids.tolist() == [2**64 - 1, 6]
 
 
-def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(tmp_path: Path) -> None:
-    ledger, ids = ldp.Ledger(tmp_path / "l.db", budget=1.0), 2**60 + np.arange(200)
+def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(ledger: ldp.Ledger) -> None:
+    ids = 2**60 + np.arange(200)
     first = ldp.privatize(np.arange(200) % 2, LAW, dataset="d", ids=ids, ledger=ledger)
     again = ldp.privatize(
         np.arange(200)[::-1] % 2, LAW, dataset="d", ids=ids[::-1].astype(np.uint64), ledger=ledger
@@ -325,8 +328,8 @@ def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(tmp_path
     np.testing.assert_array_equal(again.hard_codes()[::-1], first.hard_codes())
 
 
-def test_one_column_of_ids_is_a_column_in_every_shape(tmp_path: Path) -> None:
-    ledger, ids = ldp.Ledger(tmp_path / "l.db", budget=1.0), np.arange(50)
+def test_one_column_of_ids_is_a_column_in_every_shape(ledger: ldp.Ledger) -> None:
+    ids = np.arange(50)
     first = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids, ledger=ledger)
     again = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids[:, None], ledger=ledger)
     assert again.receipts == first.receipts
@@ -466,8 +469,9 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
         ldp.privatize([1, 1], law, dataset="mine", ids=[1, 2], ledger=ledger, redraw=True)
 
 
-def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
+def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(
+    tmp_path: Path, ledger: ldp.Ledger
+) -> None:
     release(write(tmp_path / "a.parquet", row=np.arange(9)), ledger)
     shutil.copy(tmp_path / "l.db", tmp_path / "backup.db")
     release(write(tmp_path / "b.parquet", row=np.arange(9, 18)), ledger)

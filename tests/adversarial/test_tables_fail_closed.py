@@ -31,8 +31,9 @@ def write(path: Path, n: int = 50, **columns: object) -> Path:
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, WORD, KEPT, ROW_COUNT, NAME, *CHECK])
-def test_columns_that_a_release_would_take_for_its_own(tmp_path: Path, name: str) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db")
+def test_columns_that_a_release_would_take_for_its_own(
+    tmp_path: Path, ledger: ldp.Ledger, name: str
+) -> None:
     with pytest.raises(InvalidInput, match="begin with"):
         ldp.release(
             write(tmp_path / "in.parquet", **{name: np.zeros(50)}),
@@ -80,7 +81,9 @@ def test_what_holds_raw_labels_does_not_show_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["the input", "nowhere", "another file"])
 @pytest.mark.parametrize("many", [False, True])
-def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> None:
+def test_a_link_in_the_outputs_place(
+    tmp_path: Path, ledger: ldp.Ledger, to: str, many: bool
+) -> None:
     if many:
         (tmp_path / "in").mkdir()
     source = write(tmp_path / "in" / "a.parquet" if many else tmp_path / "in.parquet")
@@ -97,7 +100,6 @@ def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> Non
             (target / "mine").write_text("mine")
     out = tmp_path / ("out" if many else "out.parquet")
     os.symlink(target, out)
-    ledger = ldp.Ledger(tmp_path / "l.db")
     try:
         ldp.release(given, out, SPEC, ledger)
     except LabelDPError:
@@ -110,7 +112,9 @@ def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> Non
 
 
 @pytest.mark.parametrize("how", ["symbolic link", "hard link", "two names"])
-def test_one_file_by_two_names_is_not_drawn_twice(tmp_path: Path, how: str) -> None:
+def test_one_file_by_two_names_is_not_drawn_twice(
+    tmp_path: Path, ledger: ldp.Ledger, how: str
+) -> None:
     (tmp_path / "in").mkdir()
     file, other = write(tmp_path / "in" / "a.parquet"), tmp_path / "in" / "latest.parquet"
     given: object = tmp_path / "in"
@@ -120,7 +124,6 @@ def test_one_file_by_two_names_is_not_drawn_twice(tmp_path: Path, how: str) -> N
         os.link(file, other)
     else:
         os.symlink(file, other)
-    ledger = ldp.Ledger(tmp_path / "l.db")
     with pytest.raises(InvalidInput, match="one twice"):
         ldp.release(
             given, tmp_path / "out", ldp.ReleaseSpec("y", [0, 1, 2], 1.0, dataset="d"), ledger
@@ -140,10 +143,9 @@ def test_partitions_whose_key_begins_with_an_underscore_are_read(tmp_path: Path)
     ) == {0, 1}
 
 
-def test_a_cluster_does_not_write_into_its_input(tmp_path: Path) -> None:
+def test_a_cluster_does_not_write_into_its_input(tmp_path: Path, ledger: ldp.Ledger) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.parquet")
-    ledger = ldp.Ledger(tmp_path / "l.db")
     for engine in ("spark", "ray"):
         with pytest.raises(ldp.ReleaseError, match="apart"):
             ldp.release(tmp_path / "in", tmp_path / "in" / "out", SPEC, ledger, engine)

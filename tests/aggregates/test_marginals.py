@@ -5,7 +5,6 @@ door."""
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -42,11 +41,6 @@ def ask(
     **more: object,
 ) -> Aggregate:
     return ldp.aggregate(LABELS, query, groups, dataset="d", ledger=ledger, **more)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> ldp.Ledger:
-    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=2.0)
 
 
 # The law and its cost

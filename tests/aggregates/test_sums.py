@@ -165,8 +165,7 @@ def test_bad_input_is_refused(ask: object, message: str) -> None:
         ask()
 
 
-def test_nothing_is_charged_for_what_is_refused(tmp_path: Path) -> None:
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_nothing_is_charged_for_what_is_refused(ledger: ldp.Ledger) -> None:
     for features in (X[:, :4], X[:10], np.full_like(X, np.inf)):
         with pytest.raises(InvalidInput):
             ldp.aggregate(Y, QUERY, features, classes=range(K), dataset="d", ledger=ledger)

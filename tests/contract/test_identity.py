@@ -82,8 +82,7 @@ def test_members_of_an_enum_are_their_values(tmp_path, kind, column, declared):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_members_are_one_request_with_their_values(tmp_path, kind):
-    ledger = ldp.Ledger(tmp_path / "l.db")
+def test_members_are_one_request_with_their_values(ledger, kind):
     drawn = [
         ldp.privatize(y, EXACT, classes=classes, dataset="d", ids=range(N), ledger=ledger)
         for y in (members(kind), [member.value for member in members(kind)])
@@ -180,8 +179,7 @@ REFUSED = {
 @pytest.mark.parametrize("door", ["privatize", "aggregate", "classifier"])
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "inferred"])
 @pytest.mark.parametrize("values", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_kept_apart_is_refused_before_the_charge(tmp_path, values, declared, door):
-    ledger = ldp.Ledger(tmp_path / "l.db")
+def test_what_cannot_be_kept_apart_is_refused_before_the_charge(ledger, values, declared, door):
     y = np.empty(10, object)
     y[:] = [values[i % 2] for i in range(10)]
     facts = {"classes": values if declared else "infer", "dataset": "d", "ledger": ledger}

@@ -319,12 +319,6 @@ def test_budgets_that_are_none(tmp_path: Path, budget: object) -> None:
         Ledger(tmp_path / "l").set_budget("a", "b", budget)
 
 
-@pytest.mark.parametrize("location", ["", " ", ":memory:", None, 5])
-def test_locations_that_are_none(location: object) -> None:
-    with pytest.raises(InvalidInput, match="location"):
-        Ledger(location)
-
-
 # The value and its file
 # --------------------------------------------------------------------------------------------------
 

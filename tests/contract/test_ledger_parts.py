@@ -3,7 +3,6 @@
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from tests.contract.test_ledger import charge, execute, inside
@@ -28,11 +27,6 @@ class Written:
 
 
 FILES = [Written(part.name, part.rows, part.sha256) for part in PARTS]
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
 
 
 def test_parts_are_announced_once_each(ledger: Ledger) -> None:

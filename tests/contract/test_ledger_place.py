@@ -158,18 +158,22 @@ def test_a_ledger_of_a_database_has_a_folder_of_its_own(
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "message"),
     [
-        "postgresql:/x",
-        "mysql://a@b/c",
-        "sqlite:///x",
-        "s3://bucket/x",
-        "postgresql://a\nb",
-        ":memory:",
+        ("postgresql:/x", "Expected"),
+        ("mysql://a@b/c", "Expected"),
+        ("sqlite:///x", "Expected"),
+        ("s3://bucket/x", "Expected"),
+        ("postgresql://a\nb", "Expected"),
+        (":memory:", "location"),
+        ("", "location"),
+        (" ", "location"),
+        (None, "location"),
+        (5, "location"),
     ],
 )
-def test_other_urls_are_refused(bad: str) -> None:
-    with pytest.raises(InvalidInput, match="Expected"):
+def test_locations_that_are_none_are_refused(bad: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         Ledger(bad)
 
 

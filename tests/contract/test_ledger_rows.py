@@ -29,11 +29,6 @@ from labeldp.receipt import Receipt
 MILLION = 1_000_000
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
-
-
 def charge(
     ledger: Ledger,
     ids: object,

@@ -24,11 +24,6 @@ IDS = np.random.default_rng(1).permutation(10**6)[:5000]
 PRIOR = np.random.default_rng(2).dirichlet(np.ones(6), 5000)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return ldp.Ledger(tmp_path / "ledger.sqlite", budget=10.0)
-
-
 def start(
     ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options
 ):

@@ -1,5 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of the tests."""
+"""Datasets and nets of the tests."""
+
+import numpy as np
+import torch
+
+from labeldp.deep.models import Mlp
+
+
+def perceptron(classes=4):
+    """A net of four features with the same first weights in every run of the tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Mlp(4, classes, (16,))
+
+
+def separated(rows, classes):
+    """Features and labels of classes that a small net tells apart."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(classes, size=rows)
+    return (3 * np.eye(classes)[labels] + rng.normal(size=(rows, classes))).astype(
+        np.float32
+    ), labels
 
 
 class Rows:

@@ -657,12 +657,11 @@ def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree()
     assert (predict(net, X_test).argmax(1).numpy() == y_test).mean() > first - 0.05
 
 
-def test_private_counts_are_the_prior_of_a_net_at_one_bill(tmp_path):
+def test_private_counts_are_the_prior_of_a_net_at_one_bill(ledger):
     """And not of the draws alone: without counts, or forgetting them, the net is right in less than
     half of all rows at this epsilon."""
     X, y, X_test, y_test = digits()
     flat, flat_test = X.flatten(1).numpy(), X_test.flatten(1).numpy()
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     settings = {
         "epsilon": 0.5,

@@ -14,11 +14,14 @@ from labeldp.deep._inputs import fingerprint
 N, K = 200, 7
 
 
-def privatized(n=N, **options):
-    labels = np.random.default_rng(0).integers(K, size=n)
+def privatized(**options):
+    labels = np.random.default_rng(0).integers(K, size=N)
     return ldp.privatize(
         labels, ldp.SubsetSelection(K, 1.0, size=3), noise=ldp.SeededNoise(0), **options
     )
+
+
+NOISY = privatized()
 
 
 class Items:
@@ -43,22 +46,20 @@ def everything(loader):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_row_comes_once_with_its_own_evidence(workers):
-    noisy = privatized()
-    data = with_evidence(Items(), noisy)
+    data = with_evidence(Items(), NOISY)
     loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=workers)
     x, i, table = everything(loader)
     assert sorted(i.tolist()) == list(range(N)) and i.tolist() != list(range(N))
     torch.testing.assert_close(x[:, 0], i.float())
-    torch.testing.assert_close(table, torch.from_numpy(noisy.log_likelihood())[i])
+    torch.testing.assert_close(table, torch.from_numpy(NOISY.log_likelihood())[i])
     assert data.watched_by == "content"
 
 
 def test_items_are_single_rows_too_and_end_where_the_data_ends():
-    noisy = privatized()
-    data = with_evidence(Items(), noisy, form="compact")
+    data = with_evidence(Items(), NOISY, form="compact")
     x, i, row = data[-1]
     assert i == N - 1 and x[0] == N - 1
-    torch.testing.assert_close(row, torch.from_numpy(noisy.log_likelihood()[N - 1]))
+    torch.testing.assert_close(row, torch.from_numpy(NOISY.log_likelihood()[N - 1]))
     with pytest.raises(IndexError):
         data[N]
     assert len(list(data)) == N  # the old protocol of iteration ends by IndexError
@@ -75,12 +76,11 @@ def test_ids_match_rows_in_any_order_and_leave_the_others_out():
 
 
 def test_evidence_can_stay_on_the_device():
-    noisy = privatized()
-    data = with_evidence(Items(), noisy, rows=False)
-    evidence = evidence_of(noisy)
+    data = with_evidence(Items(), NOISY, rows=False)
+    evidence = evidence_of(NOISY)
     x, i = next(iter(DataLoader(data, batch_size=16, shuffle=True)))
     torch.testing.assert_close(x[:, 0], i.float())
-    torch.testing.assert_close(evidence[i].expand(K), torch.from_numpy(noisy.log_likelihood())[i])
+    torch.testing.assert_close(evidence[i].expand(K), torch.from_numpy(NOISY.log_likelihood())[i])
 
 
 def read_again(data):
@@ -92,7 +92,7 @@ def read_again(data):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_changes_its_order_between_epochs_is_stopped(workers):
     items = Items()
-    data = with_evidence(items, privatized())
+    data = with_evidence(items, NOISY)
     loader = DataLoader(data, batch_size=50, shuffle=True, num_workers=workers)
     assert len(everything(loader)[0]) == N
     items.names = np.roll(items.names, 1)
@@ -105,10 +105,10 @@ def test_a_dataset_that_changes_its_order_between_epochs_is_stopped(workers):
 def test_random_transforms_are_told_apart_from_a_change_of_order():
     items = Items(noise=0.1)
     with pytest.warns(ldp.errors.LabelDPWarning, match="nobody would see it"):
-        data = with_evidence(items, privatized())
+        data = with_evidence(items, NOISY)
     assert data.watched_by == "nothing"
     everything(DataLoader(data, batch_size=50))
-    named = with_evidence(items, privatized(), id_of=lambda item: int(item[0][0]))
+    named = with_evidence(items, NOISY, id_of=lambda item: int(item[0][0]))
     assert named.watched_by == "id"
     everything(DataLoader(named, batch_size=50))
     read_again(named)
@@ -135,7 +135,7 @@ class Sometimes(Items):
 @pytest.mark.parametrize("chance", [0.002, 0.01, 0.05, 0.1, 0.2, 0.5])
 def test_rare_random_transforms_are_not_taken_for_a_change_of_order(chance):
     for seed in range(10):
-        data = with_evidence(Sometimes(chance, seed), privatized())
+        data = with_evidence(Sometimes(chance, seed), NOISY)
         for _ in range(5):
             read_again(data)
             everything(DataLoader(data, batch_size=50, shuffle=True))
@@ -143,7 +143,7 @@ def test_rare_random_transforms_are_not_taken_for_a_change_of_order(chance):
 
 @pytest.mark.filterwarnings("ignore:Items of the dataset differ")
 def test_rare_random_transforms_that_are_watched_do_not_hide_a_change_of_order():
-    every = [with_evidence(Sometimes(0.002, seed), privatized()) for seed in range(10)]
+    every = [with_evidence(Sometimes(0.002, seed), NOISY) for seed in range(10)]
     watched = [data for data in every if data.watched_by == "content"]
     assert watched
     for data in watched:
@@ -153,17 +153,15 @@ def test_rare_random_transforms_that_are_watched_do_not_hide_a_change_of_order()
 
 
 def test_the_label_of_an_item_is_left_behind_and_mappings_need_a_function():
-    noisy = privatized()
-    assert with_evidence(TensorDataset(torch.arange(N), torch.zeros(N)), noisy)[5][0] == 5
-    assert with_evidence(torch.arange(N), noisy)[5][0] == 5
+    assert with_evidence(TensorDataset(torch.arange(N), torch.zeros(N)), NOISY)[5][0] == 5
+    assert with_evidence(torch.arange(N), NOISY)[5][0] == 5
     rows = [{"pixel_values": torch.tensor(j), "label": 0} for j in range(N)]
     with pytest.raises(ldp.InvalidInput, match="pixel_values"):
-        with_evidence(rows, noisy)
-    assert with_evidence(rows, noisy, features=lambda item: item["pixel_values"])[5][0] == 5
+        with_evidence(rows, NOISY)
+    assert with_evidence(rows, NOISY, features=lambda item: item["pixel_values"])[5][0] == 5
 
 
 def test_data_that_do_not_match_are_refused():
-    noisy = privatized()
     stream = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(range(3))})()
     for dataset, options, words in [
         (stream, {}, "map-style"),
@@ -173,7 +171,7 @@ def test_data_that_do_not_match_are_refused():
         (Items(), {"ids": np.arange(N) + 1}, "such as 0"),
     ]:
         with pytest.raises(ldp.InvalidInput, match=words):
-            with_evidence(dataset, noisy, **options)
+            with_evidence(dataset, NOISY, **options)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
         with_evidence(Items(), np.arange(N))
 

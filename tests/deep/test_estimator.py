@@ -16,6 +16,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.deep.datasets import perceptron, separated
 from tests.naming import named
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -34,21 +35,8 @@ from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
 
 K, N = 4, 1200
+X, Y = separated(N, K)
 QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
-
-
-def perceptron(k=K):
-    """The same first weights in every run of the tests."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return Mlp(K, k, (16,))
-
-
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    y = rng.integers(K, size=N)
-    return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
 
 
 def classifier(module=perceptron, **settings):
@@ -121,10 +109,9 @@ class Items:
     ],
     ids=named,
 )
-def test_every_way_of_learning_finds_the_classes(data, settings):
-    X, y = data
-    model = classifier(**settings).fit(X, y)
-    assert model.score(X, y) > 0.85
+def test_every_way_of_learning_finds_the_classes(settings):
+    model = classifier(**settings).fit(X, Y)
+    assert model.score(X, Y) > 0.85
     assert model.predict_proba(X).shape == (N, K)
     assert np.allclose(model.predict_proba(X[:9]).sum(axis=1), 1)
     assert len(model.history_) == len(model.stages_) and not model.module_.training
@@ -132,8 +119,7 @@ def test_every_way_of_learning_finds_the_classes(data, settings):
     assert math.isinf(model.privacy_.epsilon) and not model.privacy_.secure  # the noise has a seed
 
 
-def test_inputs_of_every_kind_give_the_same_model(data):
-    X, y = data
+def test_inputs_of_every_kind_give_the_same_model():
     tensor = torch.from_numpy(X)
     kinds = (
         X,
@@ -144,9 +130,9 @@ def test_inputs_of_every_kind_give_the_same_model(data):
         Items(X),
         DataLoader(Items(X), 7, shuffle=True),
     )
-    expected = classifier(n_stages=1).fit(X, y).predict_proba(X)
+    expected = classifier(n_stages=1).fit(X, Y).predict_proba(X)
     for kind in kinds:
-        model = classifier(n_stages=1).fit(kind, torch.from_numpy(y) if kind is tensor else y)
+        model = classifier(n_stages=1).fit(kind, torch.from_numpy(Y) if kind is tensor else Y)
         assert np.array_equal(model.predict_proba(kind), expected)
 
 
@@ -162,21 +148,19 @@ def test_images_as_bytes_and_as_numbers():
     )
 
 
-def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
-    X, y = data
+def test_the_global_generator_and_the_given_net_stay_as_they_are():
     net = perceptron()
     before, weights = torch.get_rng_state(), [w.clone() for w in net.state_dict().values()]
-    classifier(net).fit(X, y)
+    classifier(net).fit(X, Y)
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(weights, net.state_dict().values(), strict=True))
 
 
-def test_noisy_labels_cost_nothing_and_score_without_truth(data):
-    X, y = data
-    noisy = noisy_of(y)
+def test_noisy_labels_cost_nothing_and_score_without_truth():
+    noisy = noisy_of(Y)
     model = classifier(validation_fraction=0.2, noise=None).fit(X[:1000], noisy[:1000])
     assert model.privacy_ == noisy.privacy and model.stages_ == () and len(model.history_) == 1
-    assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high
+    assert model.estimated_accuracy_.low <= model.score(X, Y) <= model.estimated_accuracy_.high
     assert model.history_[0][-1].held_out < 0
     assert (
         model.score(X[1000:], noisy[1000:])
@@ -184,17 +168,7 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
     )
 
 
-def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    with pytest.raises(ldp.InvalidInput, match="codes 0 to 3, but some label is not"):
-        classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
-    assert ledger.runs() == []
-
-
-def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_one_charge_covers_all_stages_and_a_repeat_is_free(ledger):
     model = classifier(
         noise=None,
         ledger=ledger,
@@ -203,16 +177,15 @@ def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
         recipe=Recipe(1, 256, 0.05, optimizer="sgd"),
     )
     first, second = (
-        model.fit(X, y).noisy_labels_,
-        classifier(**model.get_params()).fit(X, y).noisy_labels_,
+        model.fit(X, Y).noisy_labels_,
+        classifier(**model.get_params()).fit(X, Y).noisy_labels_,
     )
     assert np.array_equal(first.likelihood(), second.likelihood())
     assert ledger.spent("people", "label") == model.privacy_.epsilon == 2.0
     assert [run.state for run in ledger.runs()] == ["settled"]
 
 
-def test_mean_probabilities_are_the_known_rates(data, tmp_path):
-    X, y = data
+def test_mean_probabilities_are_the_known_rates(tmp_path):
     rates = [0.4, 0.3, 0.2, 0.1]
     recipe = Recipe(epochs=4, batch_size=64, precision="float32", average=0.9)
     staged = {
@@ -221,16 +194,16 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
         "folder": tmp_path / "fit",
         "recipe": recipe,
     }
-    model = classifier(class_prior=rates, **staged).fit(X, y)
+    model = classifier(class_prior=rates, **staged).fit(X, Y)
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
-    assert model.score(X, y) > 0.6 and model.estimated_accuracy_ is not None
-    again = classifier(class_prior=rates, **staged).fit(X, y)  # from the folder
+    assert model.score(X, Y) > 0.6 and model.estimated_accuracy_ is not None
+    again = classifier(class_prior=rates, **staged).fit(X, Y)  # from the folder
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ldp.InvalidInput, match=r"module.*rates=\(0\.4"):
-        classifier(class_prior=rates[::-1], **staged).fit(X, y)
+        classifier(class_prior=rates[::-1], **staged).fit(X, Y)
     several = classifier(
         module=lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), class_prior=rates
-    ).fit(X, y)
+    ).fit(X, Y)
     for net in (several.module_, *several.module_.nets):  # each by itself, and so their mean
         np.testing.assert_allclose(
             torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(),
@@ -239,19 +212,17 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
         )
     inside = ldp.LabelDPClassifier(
         classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0
-    ).fit(X, noisy_of(y))
+    ).fit(X, noisy_of(Y))
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
         classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(
-            X, {"a": y, "b": y % 2}
+            X, {"a": Y, "b": Y % 2}
         )
 
 
-def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_path):
+def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(tmp_path, ledger):
     """At epsilon 400 a count is exact, but for a noise whose other values have probability
     e^-200."""
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     asks = {
         "epsilon": 402.0,
         "class_prior": HistogramPrior(400.0),
@@ -260,13 +231,13 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
         "dataset": "d",
         "folder": tmp_path / "fit",
     }
-    model = classifier(**asks).fit(X, y, ids=np.arange(N))
-    rates = np.bincount(y, minlength=K) / N
+    model = classifier(**asks).fit(X, Y, ids=np.arange(N))
+    rates = np.bincount(Y, minlength=K) / N
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     assert [receipt.epsilon for receipt in model.receipts_] == [400.0, 2.0] and ledger.spent(
         "d", "label"
     ) == 402.0
-    again = classifier(**asks).fit(X, y, ids=np.arange(N))
+    again = classifier(**asks).fit(X, Y, ids=np.arange(N))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert ledger.spent("d", "label") == 402.0
     staged = classifier(
@@ -275,20 +246,19 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
         n_stages=2,
         law="rr",
         validation_fraction=0.1,
-    ).fit(X, y)
+    ).fit(X, Y)
     assert staged.estimated_accuracy_ is not None
     for refused, labels in (
-        (classifier(class_prior=HistogramPrior()), y),
-        (classifier(class_prior=HistogramPrior(0.1)), noisy_of(y)),
+        (classifier(class_prior=HistogramPrior()), Y),
+        (classifier(class_prior=HistogramPrior(0.1)), noisy_of(Y)),
     ):
         with pytest.raises(ldp.InvalidInput, match="class_prior"):
             refused.fit(X, labels)
     with pytest.raises(ldp.InvalidInput, match="class_prior"):
-        classifier(class_prior=HistogramPrior(0.1)).fit_likelihood(X, noisy_of(y).log_likelihood())
+        classifier(class_prior=HistogramPrior(0.1)).fit_likelihood(X, noisy_of(Y).log_likelihood())
 
 
-def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
-    X, y = data[0][:200], data[1][:200]
+def test_other_columns_of_ids_or_units_hide_no_rows(tmp_path):
     numbers = np.arange(200)
     frame = pa.table(
         {"visit": numbers, "barcode": 1000 + numbers, "person": numbers, "ward": 900 + numbers // 9}
@@ -303,7 +273,7 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
             n_stages=1,
             recipe=Recipe(epochs=1),
             max_rows_per_unit=9 if "unit" in rows else 1,
-        ).fit(X, y, **rows)
+        ).fit(X[:200], Y[:200], **rows)
         return ledger.runs()[-1].unit
 
     assert fit("rows", ids=frame["visit"]) == "row"
@@ -324,8 +294,7 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_scikit_learn_clones_searches_and_knows_it(data):
-    X, y = data
+def test_scikit_learn_clones_searches_and_knows_it():
     model = classifier(perceptron())
     copy = clone(model)
     assert (
@@ -344,11 +313,10 @@ def test_scikit_learn_clones_searches_and_knows_it(data):
         cv=KFold(2),
         error_score="raise",
     )
-    assert search.fit(X, noisy_of(y)).best_params_ == {"recipe": QUICK}
+    assert search.fit(X, noisy_of(Y)).best_params_ == {"recipe": QUICK}
 
 
-def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
-    X, y = data
+def test_inside_label_dp_classifier_alone_and_in_a_pipeline():
     for wrapped in (
         classifier(noise=None),
         make_pipeline(StandardScaler(), classifier(noise=None)),
@@ -360,31 +328,29 @@ def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
             "noise": ldp.SeededNoise(0),
             "random_state": 0,
         }
-        model = ldp.LabelDPClassifier(wrapped, **settings).fit(X, y)
-        assert model.score(X, y) > 0.85
+        model = ldp.LabelDPClassifier(wrapped, **settings).fit(X, Y)
+        assert model.score(X, Y) > 0.85
         assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
 
 
 @pytest.mark.parametrize("wrapped", [classifier(noise=None), None], ids=["net", "default"])
-def test_label_dp_classifier_takes_a_tensor(data, wrapped):
-    X, y = data
+def test_label_dp_classifier_takes_a_tensor(wrapped):
     model = ldp.LabelDPClassifier(
         wrapped, epsilon=4.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0
     )
-    expected, tensor = model.fit(X, y).predict(X), torch.from_numpy(X)
-    assert (model.fit(tensor, y).predict(tensor) == expected).all()
+    expected, tensor = model.fit(X, Y).predict(X), torch.from_numpy(X)
+    assert (model.fit(tensor, Y).predict(tensor) == expected).all()
 
 
 @pytest.mark.parametrize(
     "settings",
     [{"correction": "em"}, {"correction": "none"}, {"options": LearnOptions(consensus_rounds=1)}],
 )
-def test_what_would_add_noise_to_noise_is_refused(data, settings):
-    X, y = data
+def test_what_would_add_noise_to_noise_is_refused(settings):
     with pytest.raises(ldp.InvalidInput, match="privatizes the labels"):
         ldp.LabelDPClassifier(
             classifier(), classes=range(K), noise=ldp.SeededNoise(0), **settings
-        ).fit(X, y)
+        ).fit(X, Y)
 
 
 TRAINING_MACHINE = """
@@ -431,13 +397,12 @@ TRAINING_MACHINE = """
 """
 
 
-def test_a_machine_that_only_trains_needs_torch_numpy_and_pyarrow(data, tmp_path):
-    X, y = data
-    noisy_of(y).save(tmp_path / "noisy.parquet")
+def test_a_machine_that_only_trains_needs_torch_numpy_and_pyarrow(tmp_path):
+    noisy_of(Y).save(tmp_path / "noisy.parquet")
     np.save(tmp_path / "X.npy", X)
     command = [sys.executable, "-c", textwrap.dedent(TRAINING_MACHINE), str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
-    assert np.mean(np.load(tmp_path / "predicted.npy") == y) > 0.85
+    assert np.mean(np.load(tmp_path / "predicted.npy") == Y) > 0.85
 
 
 # What is refused before anything is drawn
@@ -502,6 +467,11 @@ REFUSED = {
     "mean filter": ({"top_k_filter": "mean", "n_stages": 2}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({"classes": range(K - 1)}, {}, "codes 0 to"),
+    "labels of another type than the classes": (
+        {},
+        {"y": Y.astype(str)},
+        "codes 0 to 3, but some label is not",
+    ),
     "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),
     "no labels": ({}, {"y": None}, "raw labels"),
     "too few labels": ({}, {"y": np.zeros(N - 1, int)}, "numbers of samples"),
@@ -524,13 +494,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_not_charged(data, tmp_path, name):
-    X, y = data
+def test_what_is_refused_is_not_charged(tmp_path, ledger, name):
     settings, given, message = REFUSED[name]
-    given = {"X": X, "y": y} | given
+    given = {"X": X, "y": Y} | given
     if isinstance(given["X"], str):
         given["X"] = Swapped(X, N)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
         classifier(
             **{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"}
@@ -539,9 +507,8 @@ def test_what_is_refused_is_not_charged(data, tmp_path, name):
     assert ledger.spent("people", "label") == 0
 
 
-def test_likelihoods_are_checked(data):
-    X, y = data
-    table = noisy_of(y).log_likelihood()
+def test_likelihoods_are_checked():
+    table = noisy_of(Y).log_likelihood()
     zero = table.copy()
     zero[5] = -np.inf
     nan = table.copy()
@@ -558,29 +525,27 @@ def test_likelihoods_are_checked(data):
     with pytest.raises(ldp.InvalidInput, match="loss on log-likelihoods in fit_likelihood"):
         classifier(recipe=Recipe(loss=cross_entropy)).fit_likelihood(X, table)
     fitted = classifier().fit_likelihood(X, table)
-    assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, y) > 0.85
+    assert fitted.classes_.tolist() == list(range(K)) and fitted.score(X, Y) > 0.85
 
 
-def test_likelihoods_of_unknown_origin_get_no_guarantee_of_an_earlier_fit(data):
+def test_likelihoods_of_unknown_origin_get_no_guarantee_of_an_earlier_fit():
     """Raw labels can be written as likelihoods: what a former fit said of its noisy labels does not
     hold of them."""
-    X, y = data
-    model = classifier().fit(X, noisy_of(y))
+    model = classifier().fit(X, noisy_of(Y))
     assert model.privacy_.epsilon
-    model.fit_likelihood(X, np.where(np.arange(K) == np.asarray(y)[:, None], 0.0, -20.0))
+    model.fit_likelihood(X, np.where(np.arange(K) == np.asarray(Y)[:, None], 0.0, -20.0))
     for name in ("privacy_", "noisy_labels_", "stages_", "estimated_accuracy_"):
         assert not hasattr(model, name)
 
 
-def test_noisy_labels_are_checked(data):
-    X, y = data
-    noisy = noisy_of(y)
+def test_noisy_labels_are_checked():
+    noisy = noisy_of(Y)
     for given, options, message in (
         (noisy[1:], {}, "noisy labels of 1200 rows"),
         (noisy, {"unit": np.arange(N)}, "only with raw labels"),
         (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
         (
-            ldp.privatize(y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)),
+            ldp.privatize(Y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)),
             {},
             "declared classes",
         ),
@@ -591,9 +556,7 @@ def test_noisy_labels_are_checked(data):
         classifier().predict(X)
 
 
-def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_training_that_diverges_stops_and_keeps_what_was_drawn(ledger):
     model = classifier(
         noise=None,
         ledger=ledger,
@@ -601,16 +564,15 @@ def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
         recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd"),
     )
     with pytest.raises(ldp.InvalidInput, match="finite"):
-        model.fit(X * 1e6, y)
+        model.fit(X * 1e6, Y)
     assert [run.state for run in ledger.runs()] == ["charged"]
-    model.set_params(recipe=QUICK).fit(X * 1e6, y)
+    model.set_params(recipe=QUICK).fit(X * 1e6, Y)
     assert [run.state for run in ledger.runs()] == ["settled"]
     assert ledger.spent("people", "label") == 2.0
 
 
 @pytest.mark.parametrize("given", ["raw labels", "noisy labels", "likelihoods"])
-def test_a_fit_that_fails_leaves_the_estimator_as_it_was(data, given):
-    X, y = data
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(given):
     wider = np.concatenate([X, X], axis=1)
 
     def stop(epoch):
@@ -618,13 +580,13 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(data, given):
 
     model = classifier(lambda k: Mlp(2 * K, k, (16,)), progress=stop)
     refit = {
-        "raw labels": lambda: model.fit(wider, y[::-1]),
-        "noisy labels": lambda: model.fit(wider, noisy_of(y)),
+        "raw labels": lambda: model.fit(wider, Y[::-1]),
+        "noisy labels": lambda: model.fit(wider, noisy_of(Y)),
         "likelihoods": lambda: model.fit_likelihood(wider, np.zeros((N, K))),
     }[given]
     for fitted in (False, True):
         if fitted:
-            model.set_params(module=perceptron, progress=None).fit(X, y)
+            model.set_params(module=perceptron, progress=None).fit(X, Y)
             model.set_params(module=lambda k: Mlp(2 * K, k, (16,)), progress=stop)
         before = {name: id(value) for name, value in vars(model).items()}
         with pytest.raises(RuntimeError, match="on fire"):
@@ -652,28 +614,25 @@ class Blind(nn.Module):
         return self.net(x) * torch.arange(K).lt(K - 1) - 50.0 * torch.eye(K)[-1]
 
 
-def test_a_class_that_the_net_has_lost_is_told(data):
-    X, y = data
+def test_a_class_that_the_net_has_lost_is_told():
     with pytest.warns(
         ldp.errors.LostClassWarning,
         match=r"stage 1 the net gives hardly any probability to 3,.*random_state",
     ):
-        classifier(Blind, n_stages=1).fit(X, y)
+        classifier(Blind, n_stages=1).fit(X, Y)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_are_read_before_it(
-    data, bad, tmp_path
+    bad, ledger
 ):
     """All items without ids; with ids those that are looked at for their order. Later ones stop the
     training, and the labels stay."""
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def fit(row, **given):
         wrong = X.copy()
         wrong[row, 1] = bad
-        return classifier(noise=None, ledger=ledger, dataset="people").fit(Items(wrong), y, **given)
+        return classifier(noise=None, ledger=ledger, dataset="people").fit(Items(wrong), Y, **given)
 
     for row, ids in ((N - 1, np.arange(N)), (7, None)):
         with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in "):
@@ -686,51 +645,47 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
         and ledger.spent("people", "label") == 2.0
     )
     model = classifier(noise=None, ledger=ledger, dataset="people").fit(
-        Items(X), y, ids=np.arange(N)
+        Items(X), Y, ids=np.arange(N)
     )
     assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
 
 
 @pytest.mark.parametrize(("units", "stages"), [(1, 1), (3, 2)])
 def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_may_leave_one(
-    data, units, stages, tmp_path
+    units, stages, ledger
 ):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def norm(k):
         return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
 
     model = classifier(norm, noise=None, ledger=ledger, dataset="people", n_stages=stages)
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
-        model.fit(X, y, unit=np.arange(N) % units)
+        model.fit(X, Y, unit=np.arange(N) % units)
     assert not ledger.runs()
     assert (
         model.set_params(max_rows_per_unit=40)
-        .fit(X, y, unit=np.arange(N) % units)
+        .fit(X, Y, unit=np.arange(N) % units)
         .privacy_.rows_over_the_cap
         == N - 40 * units
     )
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, Items])
-def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kind, tmp_path):
-    X, y = data
+def test_numbers_beyond_single_precision_are_refused_before_the_charge(kind, tmp_path):
     wrong, ledger = X.astype(np.float64), ldp.Ledger(tmp_path / "ledger.db")
     wrong[N - 1, 1] = 1e39  # finite in double precision
     with pytest.raises(
         ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"
     ):
         classifier(noise=None, ledger=ledger, dataset="people").fit(
-            kind(wrong), y, ids=np.arange(N)
+            kind(wrong), Y, ids=np.arange(N)
         )
     assert not ledger.runs()
 
 
-def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
-    X, y = data
+def test_items_are_matched_by_id_and_a_change_of_order_is_seen():
     order = np.random.default_rng(1).permutation(N)
-    noisy = noisy_of(y, ids=np.arange(N))
+    noisy = noisy_of(Y, ids=np.arange(N))
     shuffled = with_evidence(Items(X[order]), noisy, ids=order)
     assert np.array_equal(
         classifier().fit(shuffled, noisy).predict_proba(X),
@@ -751,9 +706,7 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
         classifier().fit(matched, noisy)
 
 
-def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_a_cluster_prior_is_paid_for_out_of_epsilon(ledger):
     net = TorchClassifier(
         perceptron,
         recipe=QUICK,
@@ -763,13 +716,13 @@ def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
         dataset="people",
         random_state=0,
     )
-    net.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4)).fit(X, y)
+    net.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4)).fit(X, Y)
     assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
         ("aggregate", 0.4),
         ("label-draw", 0.6),
     ]
     assert net.privacy_.epsilon == ledger.spent("people", "label") == 1.0
-    again = clone(net).fit(X, y)
+    again = clone(net).fit(X, Y)
     assert np.array_equal(again.noisy_labels_.likelihood(), net.noisy_labels_.likelihood())
     assert len(ledger.runs()) == 2
     held_out = TorchClassifier(
@@ -781,7 +734,7 @@ def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
         random_state=0,
     )
     held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(
-        X, y
+        X, Y
     )
     measured = sum(
         len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation"
@@ -789,4 +742,4 @@ def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
     # who is measured was not asked
     assert held_out.prior_.answer.n_rows.sum() == N - measured < 0.7 * N
     with pytest.raises(ldp.InvalidInput, match="embedder"):
-        clone(net).fit(Items(X), y)
+        clone(net).fit(Items(X), Y)

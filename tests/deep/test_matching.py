@@ -188,8 +188,7 @@ def test_ids_that_contradict_a_dataset_with_evidence_are_refused():
         classifier().fit(half, data.noisy[:150], ids=data.noisy.ids[150:])
 
 
-def test_raw_labels_do_not_follow_the_order_of_noisy_ones(tmp_path):
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_raw_labels_do_not_follow_the_order_of_noisy_ones(ledger):
     options = {"epsilon": 6.0, "dataset": "d", "ledger": ledger}
     for given in (matched(), DataLoader(matched())):
         with pytest.raises(ldp.InvalidInput, match="got raw labels"):

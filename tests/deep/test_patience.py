@@ -11,6 +11,9 @@ from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, pr
 from labeldp.deep.models import Mlp
 
 K, N = 4, 600
+RNG = np.random.default_rng(0)
+Y = RNG.integers(K, size=N)
+X = (2 * np.eye(K)[Y] + RNG.normal(size=(N, K))).astype(np.float32)
 STEEP = {
     "batch_size": 32,
     "rate": 0.5,
@@ -21,19 +24,10 @@ STEEP = {
 }  # the net soon learns noise by heart
 
 
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    y = rng.integers(K, size=N)
-    X = (2 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32)
-    return X, y
-
-
-def trained(data, recipe, **options):
+def trained(recipe, **options):
     """The net, what was told of each epoch, and what its net of the time predicted."""
-    X, y = data
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+        Y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
     )
     evidence, told, seen = evidence_of(noisy), [], []
     torch.manual_seed(0)
@@ -52,21 +46,21 @@ def trained(data, recipe, **options):
 
 
 @pytest.mark.parametrize("average", [None, 0.5])
-def test_the_net_of_the_best_epoch_is_kept(data, average):
+def test_the_net_of_the_best_epoch_is_kept(average):
     recipe = Recipe(epochs=12, patience=12, average=average, **STEEP)
-    net, told, seen = trained(data, recipe)
+    net, told, seen = trained(recipe)
     scores = [epoch.held_out for epoch in told]
     best = int(np.argmax(scores))
     assert len(told) == 12 and scores[-1] < scores[best]
-    assert torch.equal(predict(net, data[0], precision="float32"), seen[best])
-    last, _, _ = trained(data, Recipe(epochs=12, average=average, **STEEP))
-    assert torch.equal(predict(last, data[0], precision="float32"), seen[-1])
+    assert torch.equal(predict(net, X, precision="float32"), seen[best])
+    last, _, _ = trained(Recipe(epochs=12, average=average, **STEEP))
+    assert torch.equal(predict(last, X, precision="float32"), seen[-1])
 
 
-def test_training_ends_when_nothing_better_has_come_for_long_enough(data):
-    every = [epoch.held_out for epoch in trained(data, Recipe(epochs=12, patience=12, **STEEP))[1]]
+def test_training_ends_when_nothing_better_has_come_for_long_enough():
+    every = [epoch.held_out for epoch in trained(Recipe(epochs=12, patience=12, **STEEP))[1]]
     for patience in (1, 2, 3):
-        _, told, _ = trained(data, Recipe(epochs=12, patience=patience, **STEEP))
+        _, told, _ = trained(Recipe(epochs=12, patience=patience, **STEEP))
         scores = [epoch.held_out for epoch in told]
         assert (
             scores == every[: len(scores)]
@@ -74,10 +68,9 @@ def test_training_ends_when_nothing_better_has_come_for_long_enough(data):
         )
 
 
-def test_patience_needs_held_out_rows(data):
-    X, y = data
+def test_patience_needs_held_out_rows():
     with pytest.raises(ldp.InvalidInput, match="held-out rows with patience"):
-        codes = torch.from_numpy(y)
+        codes = torch.from_numpy(Y)
         train(
             Mlp(K, K), X, codes, Recipe(patience=3, loss=cross_entropy), generator=torch.Generator()
         )
@@ -86,8 +79,7 @@ def test_patience_needs_held_out_rows(data):
             Recipe(patience=bad)
 
 
-def test_the_classifier_judges_by_rows_that_chose_nothing(data):
-    X, y = data
+def test_the_classifier_judges_by_rows_that_chose_nothing():
     settings = {
         "epsilon": 2.0,
         "classes": range(K),
@@ -97,7 +89,7 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
     }
     recipes = Recipe(epochs=6, patience=2, **STEEP), Recipe(epochs=2, **STEEP)
     model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(
-        X, y
+        X, Y
     )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "validation"]
     rows = np.sort(block.rows)
@@ -105,7 +97,7 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
     expected = ldp.metrics.accuracy(model.noisy_labels_[judged], model.predict(X[judged]))
     assert model.estimated_accuracy_ == expected
     assert len(model.history_[0]) <= 6 and len(model.history_[1]) == 2
-    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], **settings).fit(X, y)
+    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], **settings).fit(X, Y)
     (block,) = [block for block in alone.noisy_labels_.blocks if block.stage == "validation"]
     chose = np.sort(block.rows)[::2]
     logits = predict(alone.module_, X[chose], precision="float32")
@@ -113,8 +105,7 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
     assert score == pytest.approx(max(epoch.held_out for epoch in alone.history_[0]), abs=1e-6)
 
 
-def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(data, tmp_path):
-    X, y = data
+def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(tmp_path):
     settings = {
         "classes": range(K),
         "random_state": 0,
@@ -128,7 +119,7 @@ def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(data, tmp_path):
         "recipe": Recipe(epochs=6, patience=1, **STEEP),
     }
     first, again = (
-        TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, y) for _ in range(2)
+        TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, Y) for _ in range(2)
     )
     assert (
         np.array_equal(first.predict_proba(X), again.predict_proba(X))
@@ -136,10 +127,9 @@ def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(data, tmp_path):
     )
 
 
-def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused(data):
-    X, y = data
+def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused():
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+        Y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
     )
     model = TorchClassifier(lambda k: Mlp(K, k), recipe=Recipe(patience=2))
     for fit in (
@@ -150,9 +140,8 @@ def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused(data)
             fit()
 
 
-def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
+def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge():
     """Chance decides how many there are: of 200 rows a tenth is less than 20 in every other fit."""
-    X, y = data
     recipe = Recipe(epochs=1, patience=1)
     model = TorchClassifier(
         torch.nn.Linear(K, K),
@@ -162,13 +151,11 @@ def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
         random_state=0,
     )
     for seed in range(6):
-        model.set_params(noise=ldp.SeededNoise(seed)).fit(X[:200], y[:200])
+        model.set_params(noise=ldp.SeededNoise(seed)).fit(X[:200], Y[:200])
         assert model.history_[0][0].held_out is not None
 
 
-def test_held_out_rows_are_counted_within_the_cap(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_held_out_rows_are_counted_within_the_cap(ledger):
     settings = {
         "recipe": Recipe(epochs=1, patience=1),
         "classes": range(K),
@@ -177,5 +164,5 @@ def test_held_out_rows_are_counted_within_the_cap(data, tmp_path):
         "dataset": "d",
     }
     with pytest.raises(ldp.InvalidInput, match="at least 20 held-out rows with patience=1, got 3"):
-        TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, y, unit=np.arange(N) % 30)
+        TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, Y, unit=np.arange(N) % 30)
     assert not ledger.runs()

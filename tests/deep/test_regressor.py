@@ -181,9 +181,8 @@ def test_errors_are_estimated_on_noisy_rows_that_were_held_out():
     assert 0 < model.estimated_r2_.value < 1
 
 
-def test_noisy_numbers_cost_nothing_and_bring_their_range(tmp_path):
+def test_noisy_numbers_cost_nothing_and_bring_their_range(ledger):
     X, y = friedman(800)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     noisy = ldp.privatize(
         y,
         ldp.Threshold(32, 2.0),
@@ -231,10 +230,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_not_charged(tmp_path, name):
+def test_what_is_refused_is_not_charged(ledger, name):
     settings, given, message = REFUSED[name]
     X, y = friedman(400)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message) as told:
         regressor(**{"noise": None, "ledger": ledger, "dataset": "d"} | settings).fit(
             **{"X": X, "y": y} | given

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.common import load_json
-from tests.deep.datasets import Rows
+from tests.deep.datasets import Rows, separated
 from tests.naming import named
 from torch.utils.data import DataLoader
 
@@ -33,14 +33,8 @@ from labeldp.errors import LabelDPWarning
 
 ROOT = Path(__file__).resolve().parents[2]
 K, N = 4, 500
+X, Y = separated(N, K)
 RECIPE = Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
-
-
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    y = rng.integers(K, size=N)
-    return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
 
 
 class Stopped(Exception):
@@ -142,45 +136,42 @@ def test_what_a_kill_must_not_do_would_be_seen(tmp_path):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5])
-def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(data, tmp_path, after):
-    X, y = data
+def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(tmp_path, after):
     with pytest.raises(Stopped):
-        classifier(tmp_path, after, module=fresh_net).fit(X, y)
+        classifier(tmp_path, after, module=fresh_net).fit(X, Y)
     # other first weights: the kept ones count
-    second = classifier(tmp_path, module=fresh_net).fit(X, y)
+    second = classifier(tmp_path, module=fresh_net).fit(X, Y)
     assert second.progress.seen == 6 - 2 * (after // 2)
     assert [len(each) for each in second.history_] == [2, 2, 2]
     ledger = second.ledger
     assert ledger.spent("people", "label") == 1.0 and [run.state for run in ledger.runs()] == [
         "settled"
     ]
-    third = classifier(tmp_path, module=fresh_net).fit(X, y)
+    third = classifier(tmp_path, module=fresh_net).fit(X, Y)
     assert third.progress.seen == 0 and third.history_ == second.history_
     assert np.array_equal(third.predict_proba(X), second.predict_proba(X))
     assert np.array_equal(third.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
 
 
-def test_a_stopped_fit_ends_with_the_model_of_one_that_was_not(data, tmp_path):
+def test_a_stopped_fit_ends_with_the_model_of_one_that_was_not(tmp_path):
     """With noise from a seed, two folders draw alike."""
-    X, y = data
     options = {"ledger": None, "noise": ldp.SeededNoise(0), "random_state": 0}
-    whole = classifier(tmp_path, folder=tmp_path / "whole", **options).fit(X, y)
+    whole = classifier(tmp_path, folder=tmp_path / "whole", **options).fit(X, Y)
     for after in (1, 3):
         with pytest.raises(Stopped):
-            classifier(tmp_path, after, **options).fit(X, y)
-    parts = classifier(tmp_path, **options).fit(X, y)
+            classifier(tmp_path, after, **options).fit(X, Y)
+    parts = classifier(tmp_path, **options).fit(X, Y)
     assert np.array_equal(whole.noisy_labels_.likelihood(), parts.noisy_labels_.likelihood())
     assert np.array_equal(whole.predict_proba(X), parts.predict_proba(X))
     assert whole.history_ == parts.history_
 
 
-def test_the_state_is_what_the_folder_says(data, tmp_path):
-    X, y = data
+def test_the_state_is_what_the_folder_says(tmp_path):
     # from a seed: two stages of equally many rows, and a law that chooses alike for each of them,
     # have one prior by chance
     model = classifier(
         tmp_path, validation_fraction=0.1, ledger=None, noise=ldp.SeededNoise(0)
-    ).fit(X, y)
+    ).fit(X, Y)
     names = {path.name for path in (tmp_path / "fit").iterdir()}
     stages = ["stage-1", "stage-2", "stage-3"]
     drawn = {f"drawn-{name}.json" for name in ("validation", *stages)}
@@ -262,20 +253,19 @@ OTHER = {
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_the_folder_of_another_fit_is_refused_before_anything_is_drawn(data, tmp_path, name):
-    X, y = data
+def test_the_folder_of_another_fit_is_refused_before_anything_is_drawn(tmp_path, name):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 3).fit(X, y)
+        classifier(tmp_path, 3).fit(X, Y)
     ledger, before = ldp.Ledger(tmp_path / "ledger.db"), content(tmp_path)
-    settings, given = OTHER[name](X, y)
+    settings, given = OTHER[name](X, Y)
     if settings.get("ledger") == "other":
         settings["ledger"] = ldp.Ledger(tmp_path / "other.db")
     with pytest.raises(ldp.InvalidInput, match=r"[Nn]othing was|Expected a ledger"):
-        classifier(tmp_path, **settings).fit(**{"X": X, "y": y} | given)
+        classifier(tmp_path, **settings).fit(**{"X": X, "y": Y} | given)
     assert not (tmp_path / "other.db").exists() or not ldp.Ledger(tmp_path / "other.db").runs()
     assert len(ledger.runs()) == 1 and content(tmp_path) == before
     # nothing was lost: the first stage is not trained again
-    assert classifier(tmp_path).fit(X, y).progress.seen == 4
+    assert classifier(tmp_path).fit(X, Y).progress.seen == 4
 
 
 def of_layers(activation, weight=0.0):
@@ -360,38 +350,35 @@ LIKE = {
 
 
 @pytest.mark.parametrize("name", LIKE)
-def test_a_fit_that_differs_in_one_thing_alone_is_told_which(data, tmp_path, name):
-    X, y = data
+def test_a_fit_that_differs_in_one_thing_alone_is_told_which(tmp_path, name):
     first, second, words = LIKE[name]
-    kept = classifier(tmp_path, **first).fit(X, y)
+    kept = classifier(tmp_path, **first).fit(X, Y)
     with pytest.raises(ldp.InvalidInput, match=words):
-        classifier(tmp_path, **second).fit(X, y)
-    again = classifier(tmp_path, **first).fit(X, y)
+        classifier(tmp_path, **second).fit(X, Y)
+    again = classifier(tmp_path, **first).fit(X, Y)
     assert again.progress.seen == 0 and np.array_equal(
         again.predict_proba(X), kept.predict_proba(X)
     )
 
 
-def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(data, tmp_path):
-    X, y = data
-    kept = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, y)
+def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(tmp_path):
+    kept = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, Y)
     with pytest.warns(LabelDPWarning, match="other weights.*goes on with its own"):
-        again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, y)
+        again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, Y)
     assert again.progress.seen == 0 and np.array_equal(
         again.predict_proba(X), kept.predict_proba(X)
     )
 
 
-def test_a_dataset_is_compared_row_by_row(data, tmp_path):
-    X, y = data
-    model = classifier(tmp_path).fit(Rows(X), y, ids=np.arange(N))
+def test_a_dataset_is_compared_row_by_row(tmp_path):
+    model = classifier(tmp_path).fit(Rows(X), Y, ids=np.arange(N))
     other = X.copy()
     looked_at = np.linspace(0, N - 1, 64).round().astype(int)
     rest = np.setdiff1d(np.arange(N), looked_at)
     other[rest] = X[rest[::-1]]
     with pytest.raises(ldp.InvalidInput, match="differs in inputs"):
-        classifier(tmp_path).fit(Rows(other), y, ids=np.arange(N))
-    again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), y, ids=np.arange(N))
+        classifier(tmp_path).fit(Rows(other), Y, ids=np.arange(N))
+    again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), Y, ids=np.arange(N))
     assert again.progress.seen == 0 and np.array_equal(
         again.predict_proba(X), model.predict_proba(X)
     )
@@ -409,9 +396,8 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named
 )
-def test_state_that_is_not_what_was_written_is_refused_by_name(data, tmp_path, name, content):
-    X, y = data
-    model = classifier(tmp_path, n_stages=1).fit(X, y)
+def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, content):
+    model = classifier(tmp_path, n_stages=1).fit(X, Y)
     path = tmp_path / "fit" / name
     if content is None:
         path.unlink()
@@ -421,101 +407,93 @@ def test_state_that_is_not_what_was_written_is_refused_by_name(data, tmp_path, n
         torch.save(content, path)
     advice = "Delete the file" if name == "model-1.pt" else "another folder|those of another net"
     with pytest.raises(ldp.InvalidInput, match=rf"{name}(.|\n)*({advice})"):
-        classifier(tmp_path, n_stages=1).fit(X, y)
+        classifier(tmp_path, n_stages=1).fit(X, Y)
     assert model.ledger.spent("people", "label") == 1.0
 
 
 @pytest.mark.parametrize("role", ["id", "unit"])
-def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(data, tmp_path, role):
-    X, y = data
-    rows = {"id": {"ids": y, "id_name": "label"}, "unit": {"unit": y, "unit_name": "label"}}[role]
+def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(tmp_path, role):
+    rows = {"id": {"ids": Y, "id_name": "label"}, "unit": {"unit": Y, "unit_name": "label"}}[role]
     with pytest.raises(ldp.InvalidInput, match=r"label column 'label'|the labels themselves"):
-        classifier(tmp_path).fit(X, y, **rows)
+        classifier(tmp_path).fit(X, Y, **rows)
     assert not (tmp_path / "fit").exists()
     assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(data, tmp_path, place):
-    X, y = data
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(tmp_path, place):
     (tmp_path / "file").touch()
     with pytest.raises(ldp.InvalidInput, match="folder="):
-        classifier(tmp_path, folder=tmp_path / place).fit(X, y)
+        classifier(tmp_path, folder=tmp_path / place).fit(X, Y)
     assert ldp.Ledger(tmp_path / "ledger.db").spent("people", "label") == 0
 
 
-def test_settings_in_numbers_of_numpy_name_the_same_fit(data, tmp_path):
-    X, y = data
+def test_settings_in_numbers_of_numpy_name_the_same_fit(tmp_path):
     numbers = {"max_rows_per_unit": 2, "epsilon": 2.0, "top_k_filter": 2}
-    first = classifier(tmp_path, **numbers).fit(X, y, unit=np.arange(N) // 2)
+    first = classifier(tmp_path, **numbers).fit(X, Y, unit=np.arange(N) // 2)
     kinds = {
         "max_rows_per_unit": np.int64(2),
         "epsilon": np.float32(2.0),
         "top_k_filter": np.int64(2),
     }
-    again = classifier(tmp_path, **kinds).fit(X, y, unit=np.arange(N) // 2)
+    again = classifier(tmp_path, **kinds).fit(X, Y, unit=np.arange(N) // 2)
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
 
 
-def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(data, tmp_path):
-    X, y = data
+def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(tmp_path):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 3).fit(X, y)
+        classifier(tmp_path, 3).fit(X, Y)
     other = classifier(
         tmp_path,
         folder=tmp_path / "again",
         recipe=Recipe(1, 64, 0.02, precision="float32", optimizer="sgd"),
-    ).fit(X, y)
+    ).fit(X, Y)
     assert other.ledger.spent("people", "label") == 1.0 and len(other.ledger.runs()) == 1
 
 
-def test_files_that_do_not_belong_or_cannot_be_read_are_refused(data, tmp_path):
-    X, y = data
+def test_files_that_do_not_belong_or_cannot_be_read_are_refused(tmp_path):
     for after, folder in ((3, "fit"), (3, "one")):
         with pytest.raises(Stopped):
-            classifier(tmp_path, after, folder=tmp_path / folder, dataset=folder).fit(X, y)
+            classifier(tmp_path, after, folder=tmp_path / folder, dataset=folder).fit(X, Y)
     kept = (tmp_path / "fit" / "model-1.pt").read_bytes()
     (tmp_path / "fit" / "model-1.pt").write_bytes((tmp_path / "one" / "model-1.pt").read_bytes())
     with pytest.raises(ldp.InvalidInput, match="come from the labels that this fit has drawn"):
-        classifier(tmp_path, dataset="fit").fit(X, y)
+        classifier(tmp_path, dataset="fit").fit(X, Y)
     (tmp_path / "fit" / "model-1.pt").write_bytes(kept[: len(kept) // 2])
     with pytest.raises(ldp.InvalidInput, match="Delete the file"):
-        classifier(tmp_path, dataset="fit").fit(X, y)
+        classifier(tmp_path, dataset="fit").fit(X, Y)
     (tmp_path / "fit" / "model-1.pt").unlink()
-    assert classifier(tmp_path, dataset="fit").fit(X, y).progress.seen == 6
+    assert classifier(tmp_path, dataset="fit").fit(X, Y).progress.seen == 6
     (tmp_path / "one" / "plan.json").write_text("{")
     with pytest.raises(ldp.InvalidInput, match="something else"):
-        classifier(tmp_path, folder=tmp_path / "one", dataset="one").fit(X, y)
+        classifier(tmp_path, folder=tmp_path / "one", dataset="one").fit(X, Y)
 
 
-def test_a_ledger_whose_private_folder_is_gone_is_not_charged_again(data, tmp_path):
-    X, y = data
+def test_a_ledger_whose_private_folder_is_gone_is_not_charged_again(tmp_path):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 1).fit(X, y)
+        classifier(tmp_path, 1).fit(X, Y)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     (run,) = ledger.runs()
     for path in ledger.run_dir(run.run_id).iterdir():
         path.unlink()
     with pytest.raises(ldp.InvalidInput, match="Nothing was charged"):
-        classifier(tmp_path).fit(X, y)
+        classifier(tmp_path).fit(X, Y)
     assert ledger.spent("people", "label") == 1.0
 
 
-def test_half_files_are_removed_and_a_folder_in_use_is_left_alone(data, tmp_path):
-    X, y = data
+def test_half_files_are_removed_and_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / ".model-1.pt.part").write_bytes(b"half")
     with opened(tmp_path / "fit"):
         assert not list((tmp_path / "fit").iterdir())
         with pytest.raises(ldp.InvalidInput, match="no other fit uses"):
-            classifier(tmp_path).fit(X, y)
+            classifier(tmp_path).fit(X, Y)
     assert not ldp.Ledger(tmp_path / "ledger.db").spent("people", "label")
-    assert classifier(tmp_path).fit(X, y).progress.seen == 6
+    assert classifier(tmp_path).fit(X, Y).progress.seen == 6
 
 
-def test_noisy_labels_are_trained_on_once(data, tmp_path):
-    X, y = data
-    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(0))
+def test_noisy_labels_are_trained_on_once(tmp_path):
+    noisy = ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(0))
     options = {"ledger": None, "validation_fraction": 0.2}
     first = classifier(tmp_path, **options).fit(X, noisy)
     second = classifier(tmp_path, **options).fit(X, noisy)
@@ -531,10 +509,9 @@ def half(images):
     return images / 2
 
 
-def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
+def test_a_stopped_fit_of_an_ensemble_goes_on(tmp_path, ledger):
     """Two stages of two nets, stopped in the second one: the same as without the stop, with one
     charge."""
-    X, y = data
     shared = {
         "recipe": RECIPE,
         "epsilon": 3.0,
@@ -548,14 +525,13 @@ def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
     def make() -> TorchClassifier:
         return TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)
 
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(Stopped):
-        make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, y)
-    found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, y)
+        make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, Y)
+    found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, Y)
     assert ledger.spent("a", "label") == 3.0
     assert [len(stage) for stage in found.history_] == [4, 4]
     # the same stored labels
-    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, y)
+    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, Y)
     assert ledger.spent("a", "label") == 3.0
     np.testing.assert_allclose(found.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
-    assert found.score(X, y) > 0.5
+    assert found.score(X, Y) > 0.5

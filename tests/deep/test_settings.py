@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from tests.deep.datasets import Rows
+from tests.deep.datasets import Rows, separated
 from tests.naming import named
 from torch import nn
 
@@ -268,20 +268,13 @@ def test_a_pixel_of_another_scale_in_a_late_row_is_not_charged(tmp_path, bad):
     assert ledger.spent("d", "label") == 0
 
 
-def problem(rows=N):
-    rng = np.random.default_rng(0)
-    y = rng.integers(K, size=rows)
-    return (3 * np.eye(K)[y] + rng.normal(size=(rows, K))).astype(np.float32), y
-
-
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
+def test_what_cannot_take_a_step_is_not_charged(ledger, name):
     settings, given, words = REFUSED[name]
-    X, y = problem(given.get("rows", N))
+    X, y = separated(given.get("rows", N), K)
     if "late" in given:
         X[-1] = given["late"]
         X = Rows(X)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     defaults = {
         "module": lambda k: Mlp(K, k, (8,)),
         "recipe": Recipe(**QUICK),
@@ -294,9 +287,8 @@ def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
     assert ledger.spent("d", "label") == 0
 
 
-def test_every_stage_has_its_recipe_tried(tmp_path):
-    X, y = problem()
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_every_stage_has_its_recipe_tried(ledger):
+    X, y = separated(N, K)
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
     settings = {
         "recipe": recipes,

@@ -51,11 +51,6 @@ def noisy(split="joint", law=None, epsilon=3.0, **more):
     return ldp.privatize(Y, drawn, classes=COLUMNS, noise=ldp.SeededNoise(1), **more)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
-
-
 # Losses
 # --------------------------------------------------------------------------------------------------
 

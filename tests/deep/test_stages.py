@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import perceptron, separated
 from torch import nn
 
 import labeldp as ldp
@@ -19,25 +20,12 @@ from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900
+X, Y = separated(N, K)
 # leaves weights as they are
 STILL = Recipe(
     epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32", optimizer="sgd"
 )
 QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
-
-
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    y = rng.integers(K, size=N)
-    return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
-
-
-def seeded_net(k=K):
-    """A net with the same first weights in every run of the tests."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return Mlp(K, k, (16,))
 
 
 def classifier(**settings):
@@ -49,28 +37,28 @@ def classifier(**settings):
         "noise": ldp.SeededNoise(0),
         "random_state": 0,
     }
-    return TorchClassifier(**{"module": seeded_net} | defaults | settings)
+    return TorchClassifier(**{"module": perceptron} | defaults | settings)
 
 
-def trainings(monkeypatch):
+@pytest.fixture
+def seen(monkeypatch):
     """What each stage's training is given: first weights, number of rows, target, and how the
     held-out rows are scored."""
-    seen = []
+    found = []
     learn = stages.Trainer.learn
 
     def watched(self, module, model, rows, target, held_out, **more):
         weights = {name: w.clone() for name, w in module.state_dict().items()}
-        seen.append((weights, rows, target, held_out))
+        found.append((weights, rows, target, held_out))
         return learn(self, module, model, rows, target, held_out, **more)
 
     monkeypatch.setattr(stages.Trainer, "learn", watched)
-    return seen
+    return found
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_each_stage_learns_from_all_rows_so_far(data, monkeypatch, count):
-    seen = trainings(monkeypatch)
-    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(*data)
+def test_each_stage_learns_from_all_rows_so_far(seen, count):
+    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(X, Y)
     assert [stage.name for stage in model.stages_] == [f"stage-{i + 1}" for i in range(count)]
     drawn = np.cumsum([stage.n_rows for stage in model.stages_])
     assert [len(rows) for _, rows, _, _ in seen] == drawn.tolist()
@@ -83,27 +71,25 @@ def same(a, b, kinds=("weight", "bias")):
     return all(torch.allclose(a[name], b[name], atol=1e-6) for name in a if name.endswith(kinds))
 
 
-def test_a_warm_start_takes_weights_and_statistics_of_the_stage_before(data, monkeypatch):
-    seen = trainings(monkeypatch)
-    net = seeded_net()
-    classifier(module=net, recipe=[QUICK, STILL]).fit(*data)
+def test_a_warm_start_takes_weights_and_statistics_of_the_stage_before(seen):
+    net = perceptron()
+    classifier(module=net, recipe=[QUICK, STILL]).fit(X, Y)
     first, second = seen[0][0], seen[1][0]
     assert same(first, net.state_dict()) and not same(second, first)
     assert not torch.allclose(second["layers.0.running_mean"], first["layers.0.running_mean"])
-    model = classifier(module=net, recipe=[QUICK, STILL]).fit(*data)
+    model = classifier(module=net, recipe=[QUICK, STILL]).fit(X, Y)
     assert same(model.module_.state_dict(), second)  # the second recipe left them alone
 
 
-def test_an_averaged_model_is_what_the_next_stage_starts_from(data, monkeypatch):
-    seen = trainings(monkeypatch)
+def test_an_averaged_model_is_what_the_next_stage_starts_from(seen):
     recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32", optimizer="sgd")
-    model = classifier(recipe=[recipe, STILL]).fit(*data)
+    model = classifier(recipe=[recipe, STILL]).fit(X, Y)
     assert same(seen[1][0], model.module_.state_dict())
     assert all(w.requires_grad for w in model.module_.parameters())
 
 
-def test_weights_that_were_frozen_stay_frozen(data):
-    net = seeded_net()
+def test_weights_that_were_frozen_stay_frozen():
+    net = perceptron()
     for weight in list(net.parameters())[:2]:
         weight.requires_grad_(False)
     model = classifier(
@@ -111,24 +97,23 @@ def test_weights_that_were_frozen_stay_frozen(data):
         recipe=Recipe(
             1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd"
         ),
-    ).fit(*data)
+    ).fit(X, Y)
     assert [w.requires_grad for w in model.module_.parameters()] == [
         w.requires_grad for w in net.parameters()
     ]
 
 
-def test_each_stage_has_its_recipe(data, monkeypatch):
-    seen = trainings(monkeypatch)
+def test_each_stage_has_its_recipe(seen):
     one, two = (
         Recipe(1, 128, loss=cross_entropy, precision="float32"),
         Recipe(3, 64, loss=posterior_loss, alpha=1.0, precision="float32"),
     )
-    model = classifier(recipe=(one, two)).fit(*data)
+    model = classifier(recipe=(one, two)).fit(X, Y)
     assert [len(each) for each in model.history_] == [1, 3]
     hard, soft = seen[0][2], seen[1][2]
     assert hard.dtype == torch.int64 and isinstance(soft, Form)
     # a prior could not help: one stage, and its recipe
-    only = classifier(recipe=(one, two), law="subset").fit(*data)
+    only = classifier(recipe=(one, two), law="subset").fit(X, Y)
     assert [len(each) for each in only.history_] == [1]
 
 
@@ -139,9 +124,9 @@ def side_of(model):
     )
 
 
-def test_the_temperature_sharpens_or_flattens_the_prior(data):
+def test_the_temperature_sharpens_or_flattens_the_prior():
     flat, plain, sharp = (
-        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(*data))
+        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(X, Y))
         for t in (1e9, 1.0, 1e-9)
     )
     # no class is likelier than another: all are candidates, in every row
@@ -150,7 +135,7 @@ def test_the_temperature_sharpens_or_flattens_the_prior(data):
     assert len(np.unique(sharp, axis=0)) == K  # one candidate, the likeliest
 
 
-def test_the_prior_is_the_model_so_far(data, monkeypatch):
+def test_the_prior_is_the_model_so_far(monkeypatch, seen):
     asked = []
     prior_of = stages.Trainer.prior_of
     monkeypatch.setattr(
@@ -158,43 +143,40 @@ def test_the_prior_is_the_model_so_far(data, monkeypatch):
         "prior_of",
         lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows),
     )
-    seen = trainings(monkeypatch)
-    classifier(n_stages=3).fit(*data)
+    classifier(n_stages=3).fit(X, Y)
     assert [model.number for model, _ in asked] == [1, 2]
     for (_, rows), (_, before, _, _) in zip(asked, seen, strict=False):
         assert not set(rows) & set(before)  # the model has seen no label of these rows
 
 
-def test_a_given_prior_is_mixed_into_later_stages_by_its_weight(data):
+def test_a_given_prior_is_mixed_into_later_stages_by_its_weight():
     """With one class each the candidates of the second stage show whose prior it was: the model's,
     or the one given."""
-    X, y = data
-    given = np.full((len(y), K), 0.1)
+    given = np.full((len(Y), K), 0.1)
     given[:, 1] = 1.0
     given[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
     sides = {
-        w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, y))
+        w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, Y))
         for w in (0.5, 1.0)
     }
     assert len(np.unique(sides[1.0], axis=0)) == 2  # class 1 alone, or all of them
     assert len(np.unique(sides[0.5], axis=0)) > 2
 
 
-def test_a_public_prior_serves_the_first_stage(data):
-    X, y = data
-    wrong = np.eye(K)[(y + 1) % K] + 1e-9
+def test_a_public_prior_serves_the_first_stage():
+    wrong = np.eye(K)[(Y + 1) % K] + 1e-9
     wrong[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
-    told = classifier(prior=wrong, law="rr-with-prior", recipe=STILL).fit(X, y).noisy_labels_
+    told = classifier(prior=wrong, law="rr-with-prior", recipe=STILL).fit(X, Y).noisy_labels_
     called = (
         classifier(prior=lambda x: wrong[: len(x)], law="rr-with-prior", recipe=STILL)
-        .fit(X, y)
+        .fit(X, Y)
         .noisy_labels_
     )
     assert np.array_equal(told.likelihood(), called.likelihood())
     (first,) = [block for block in told.blocks if block.stage == "stage-1"]
     sure = first.rows >= 200
     # one candidate, which the prior is sure of
-    assert np.array_equal(first.outputs[sure], (y[first.rows[sure]] + 1) % K)
+    assert np.array_equal(first.outputs[sure], (Y[first.rows[sure]] + 1) % K)
 
 
 @pytest.mark.parametrize(("n_stages", "epsilon"), [(1, 0.5), (2, 0.5), (1, 1.0)])
@@ -231,9 +213,8 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
     assert found[1] >= found[0] - 0.1, found
 
 
-def test_the_filter_leaves_out_what_the_model_does_not_believe(data, monkeypatch):
-    seen = trainings(monkeypatch)
-    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(*data)
+def test_the_filter_leaves_out_what_the_model_does_not_believe(seen):
+    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(X, Y)
     drawn = [stage.n_rows for stage in model.stages_]
     assert len(seen[0][1]) == drawn[0]
     latest = {
@@ -243,13 +224,13 @@ def test_the_filter_leaves_out_what_the_model_does_not_believe(data, monkeypatch
         for row in block.rows
     }
     assert latest < set(seen[1][1]) and 0.6 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
-    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(*data)
+    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(X, Y)
     assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
-    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(*data)
-    assert len(seen[4][1]) == papers.stages_[0].n_rows < len(seen[5][1]) < len(data[1])
+    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(X, Y)
+    assert len(seen[4][1]) == papers.stages_[0].n_rows < len(seen[5][1]) < len(Y)
 
 
-def test_logits_that_become_nan_end_the_fit_before_the_next_draw(data):
+def test_logits_that_become_nan_end_the_fit_before_the_next_draw():
     class Fragile(nn.Module):
         def __init__(self):
             super().__init__()
@@ -261,7 +242,7 @@ def test_logits_that_become_nan_end_the_fit_before_the_next_draw(data):
             return logits if self.training or not self.seen else logits * torch.nan
 
     with pytest.raises(ldp.InvalidInput, match="NaN or infinity for"):
-        classifier(module=Fragile()).fit(*data)
+        classifier(module=Fragile()).fit(X, Y)
 
 
 TWO_PROCESSES = """
@@ -310,6 +291,7 @@ TWO_PROCESSES = """
 
 @pytest.mark.parametrize("kind", ["plain", "fabric"])
 def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
     if kind == "fabric" and find_spec("lightning_fabric") is None:
         pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'")
     (tmp_path / "program.py").write_text(textwrap.dedent(TWO_PROCESSES))
@@ -329,7 +311,6 @@ def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
     first, second = (np.load(tmp_path / f"likelihood-{rank}.npy") for rank in (0, 1))
     assert np.array_equal(first, second)
     assert np.array_equal(*(np.load(tmp_path / f"proba-{rank}.npy") for rank in (0, 1)))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent(
         "two", "label"
     ) == 1.0

@@ -57,10 +57,6 @@ class Contract:
     """Subclasses have a fixture `cluster`."""
 
     @pytest.fixture
-    def ledger(self, tmp_path: Path) -> Ledger:
-        return Ledger(tmp_path / "private" / "ledger.db")
-
-    @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
         return write(table(ROWS), tmp_path / "in", 3)
 

@@ -56,11 +56,6 @@ def bucket(endpoint: str) -> Place:
     return Place.of((store, name))
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
-
-
 def table() -> pa.Table:
     rng = np.random.default_rng(1)
     return pa.table(

@@ -108,8 +108,7 @@ def test_a_file_whose_epsilon_or_classes_do_not_fit_the_matrix_is_refused():
             law_from_dict(SQUARE.to_dict() | {name: value})
 
 
-def test_nothing_is_drawn_or_charged_by_a_channel(tmp_path):
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_nothing_is_drawn_or_charged_by_a_channel(ledger):
     given = {"dataset": "answers", "ledger": ledger}
     labels = np.arange(100) % 2
     for m in (1, 3):

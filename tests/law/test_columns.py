@@ -168,13 +168,9 @@ def test_samples_of_the_tuple_fit_its_exact_matrix(split):
                 {name: np.broadcast_to(v, 30_000) for name, v in side.items()},
             )
             counts = np.bincount([place[each.tobytes()] for each in drawn], minlength=len(outputs))
-            wanted = 30_000 * law_row(table, label)
+            wanted = 30_000 * np.array(table.values, float)[table.index[label]]
             statistic = ((counts - wanted) ** 2 / wanted).sum()
             assert chi2.ppf(5e-7, len(wanted) - 1) <= statistic <= chi2.isf(5e-7, len(wanted) - 1)
-
-
-def law_row(table, label):
-    return np.array([float(value) for value in table.values])[table.index[label]]
 
 
 def test_columns_draw_with_words_of_their_own():

@@ -32,12 +32,8 @@ from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords
 
 EPSILONS = st.floats(1e-6, 700) | st.floats(1e-3, 12)
+WEIGHTS = st.sampled_from([0.0, 1.0, 0.5, 1e-9]) | st.floats(0, 1)
 PLAIN = [RandomizedResponse, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw]
-
-
-def any_prior(k: int) -> st.SearchStrategy[list[float]]:
-    weight = st.sampled_from([0.0, 1.0, 0.5, 1e-9]) | st.floats(0, 1)
-    return st.lists(weight, min_size=k, max_size=k)
 
 
 @st.composite
@@ -45,7 +41,7 @@ def law_and_prior(draw: st.DrawFn, largest: int = 9) -> tuple[Law, list[float]]:
     k, epsilon = draw(st.integers(2, largest)), draw(EPSILONS)
     cls = draw(st.sampled_from([*PLAIN, RRTopK]))
     law = RRTopK(k, epsilon, draw(st.integers(1, k))) if cls is RRTopK else cls(k, epsilon)
-    return law, draw(any_prior(k))
+    return law, draw(st.lists(WEIGHTS, min_size=k, max_size=k))
 
 
 @given(law_and_prior())

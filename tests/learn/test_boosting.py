@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.learn.datasets import log_loss, table
 
 import labeldp as ldp
 from labeldp.learn import _boosting
@@ -33,34 +33,13 @@ LIBRARIES = {
 each = pytest.mark.parametrize("library", LIBRARIES)
 
 
-def table(n_classes, n=4000, seed=3):
-    X, y = make_classification(
-        2 * n,
-        n_features=10,
-        n_informative=6,
-        n_classes=n_classes,
-        n_clusters_per_class=1,
-        class_sep=1.5,
-        random_state=seed,
-    )
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def log_loss(model, X, y):
-    return -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean()
-
-
-def probabilities(rng, n, k):
-    return rng.dirichlet(np.ones(k), n).T
-
-
 # The loss
 # --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("k", "epsilon"), list(product((2, 3, 7), (0.1, 1.0, 4.0))))
 def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsilon):
-    p = probabilities(np.random.default_rng(0), 50, k)
+    p = np.random.default_rng(0).dirichlet(np.ones(k), 50).T
     matrix = ldp.RandomizedResponse(k, epsilon).matrix()  # label, output
     own, other = matrix[0, 0], matrix[0, 1]
     found = _boosting.information(p, np.full(50, own), np.full(50, other))
@@ -508,9 +487,8 @@ def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_no_rounds_are_refused_before_the_charge(library, tmp_path):
+def test_no_rounds_are_refused_before_the_charge(library, ledger):
     X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = ldp.LabelDPClassifier(
         LIBRARIES[library](n_estimators=0),
         epsilon=1.0,

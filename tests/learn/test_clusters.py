@@ -31,13 +31,13 @@ from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.learn._clusters import clustering_request, find_clusters
 
 K = 4
+X, Y = make_blobs(
+    3000,
+    centers=4 * np.array([[1, 1, 0], [-1, 1, 0], [1, -1, 0], [-1, -1, 0]]),
+    random_state=0,
+    cluster_std=0.9,
+)
 MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right
-
-
-@pytest.fixture(scope="module")
-def data():
-    centers = 4 * np.array([[1, 1, 0], [-1, 1, 0], [1, -1, 0], [-1, -1, 0]])
-    return make_blobs(3000, centers=centers, random_state=0, cluster_std=0.9)
 
 
 def classifier(prior, estimator=None, **settings):
@@ -55,8 +55,7 @@ def classifier(prior, estimator=None, **settings):
 @pytest.mark.parametrize(
     "embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=named
 )
-def test_clusters_are_found_and_found_again(data, algorithm, embedder):
-    X, y = data
+def test_clusters_are_found_and_found_again(algorithm, embedder):
     clusters, again = (
         find_clusters(X, K, embedder=embedder, algorithm=algorithm, random_state=1)
         for _ in range(2)
@@ -64,14 +63,13 @@ def test_clusters_are_found_and_found_again(data, algorithm, embedder):
     groups = clusters.assign(X)
     assert np.array_equal(groups, again.assign(X))
     counts = np.zeros((K, K))
-    np.add.at(counts, (groups, y), 1)
+    np.add.at(counts, (groups, Y), 1)
     # standardised, the column that is noise counts as much as the others
-    assert counts.max(axis=1).sum() > (0.6 if embedder == "standard" else 0.95) * len(y)
+    assert counts.max(axis=1).sum() > (0.6 if embedder == "standard" else 0.95) * len(Y)
     assert np.array_equal(clusters.assign(X[100:200]), groups[100:200])
 
 
-def test_images_and_sparse_rows_are_clustered_too(data):
-    X, _ = data
+def test_images_and_sparse_rows_are_clustered_too():
     flat = find_clusters(X, K).assign(X)
     assert np.array_equal(find_clusters(X.reshape(-1, 3, 1), K).assign(X.reshape(-1, 3, 1)), flat)
     assert (
@@ -125,13 +123,11 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
     ],
     ids=named,
 )
-def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, message, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_what_cannot_be_clustered_is_refused_before_a_charge(settings, message, ledger):
     with pytest.raises((ValueError, TypeError), match=message):
-        classifier(ClusterPrior(**settings), noise=None, ledger=ledger, dataset="people").fit(X, y)
+        classifier(ClusterPrior(**settings), noise=None, ledger=ledger, dataset="people").fit(X, Y)
     with pytest.raises((ValueError, TypeError), match=message):
-        NoiseCluster(**settings, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
+        NoiseCluster(**settings, classes=range(K), ledger=ledger, dataset="people").fit(X, Y)
     assert not ledger.runs()
 
 
@@ -155,21 +151,18 @@ def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, mes
     ],
     ids=named,
 )
-def test_a_cluster_prior_learns_at_a_small_epsilon(data, settings):
-    X, y = data
-    model = classifier(**{"prior": ClusterPrior()} | settings).fit(X, y)
-    assert model.score(X, y) > 0.9
+def test_a_cluster_prior_learns_at_a_small_epsilon(settings):
+    model = classifier(**{"prior": ClusterPrior()} | settings).fit(X, Y)
+    assert model.score(X, Y) > 0.9
     assert model.prior_.answer.epsilon == np.inf  # seeded
     assert model.prior_.answer.receipt.epsilon + model.noisy_labels_.receipts[0].epsilon <= 0.5
     assert model.predict_proba(X).shape == (len(X), K)
 
 
-def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_both_charges_are_in_the_ledger_and_add_to_epsilon(ledger):
     model = classifier(
         ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
-    ).fit(X, y)
+    ).fit(X, Y)
     first, second = ledger.runs("people", "label")
     assert (first.event["event"], first.epsilon, second.epsilon) == ("aggregate", 0.1, 0.4)
     assert model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
@@ -201,16 +194,14 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
     assert clone(by_row).prior.linear
 
 
-def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(tmp_path, ledger):
     prior = ClusterPrior(n_clusters=8, epsilon=0.1)
     model = classifier(
         prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people"
-    ).fit(X, y)
+    ).fit(X, Y)
     noisy = model.noisy_labels_
     noisy.save(tmp_path / "noisy.parquet")
-    other = ldp.privatize(y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
+    other = ldp.privatize(Y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
     for each in (
         noisy,
         noisy[:10],
@@ -225,39 +216,35 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path
         )
     assert noisy.combine(other).privacy.epsilon == other.combine(noisy).privacy.epsilon == 0.75
     assert clone(model).fit(X, noisy).privacy_ == model.privacy_
-    plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
+    plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, Y)
     assert not plain.noisy_labels_.behind
     assert plain.privacy_ == plain.noisy_labels_.privacy
 
 
-def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_a_repeat_is_not_charged_and_gets_what_was_stored(ledger):
     model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people")
-    first, second = clone(model).fit(X, y), clone(model).fit(X, y)
+    first, second = clone(model).fit(X, Y), clone(model).fit(X, Y)
     assert np.array_equal(first.prior_.answer.values, second.prior_.answer.values)
     assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
     assert ledger.spent("people", "label") == 0.5
     assert len(ledger.runs()) == 2
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(prior__n_clusters=9).fit(X, y)
+        clone(model).set_params(prior__n_clusters=9).fit(X, Y)
     assert len(ledger.runs()) == 2
 
 
 def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(
-    data, tmp_path, monkeypatch
+    ledger, monkeypatch
 ):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
         ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
     )
     with monkeypatch.context() as patched:
         patched.setattr("labeldp.protocol._estimator.run_stages", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            clone(model).fit(X, y)
+            clone(model).fit(X, Y)
     assert [run.state for run in ledger.runs()] == ["settled", "charged"]
-    assert clone(model).fit(X, y).privacy_.epsilon == ledger.spent("people", "label") == 0.5
+    assert clone(model).fit(X, Y).privacy_.epsilon == ledger.spent("people", "label") == 0.5
     assert [run.state for run in ledger.runs()] == ["settled", "settled"]
 
 
@@ -267,12 +254,11 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
     [None, np.arange(3000), np.char.mod("row %d", np.arange(3000))],
     ids=["no ids", "numbers", "names"],
 )
-def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget, ids):
-    X, y = data
+def test_no_charge_is_made_where_the_second_could_not_follow(tmp_path, budget, ids):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
         ldp.privatize(
-            y,
+            Y,
             ldp.RandomizedResponse(K, 0.2),
             classes=range(K),
             dataset="people",
@@ -280,22 +266,22 @@ def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, bud
             ledger=ledger,
         )
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y, ids=ids)
+        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, Y, ids=ids)
     assert len(ledger.runs()) == (budget is None)
 
 
-def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_path):
-    (X, y), ids = data, np.arange(3000)
+def test_rows_that_spent_nothing_have_room_though_others_have_none(tmp_path):
+    ids = np.arange(3000)
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=0.5)
     for part in (slice(0, 1500), slice(1500, None)):
         classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
-            X[part], y[part], ids=ids[part]
+            X[part], Y[part], ids=ids[part]
         )
     assert ledger.spent("people", "label") == 0.5
     some = slice(1000, 2000)
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
         classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
-            X[some], y[some], ids=ids[some]
+            X[some], Y[some], ids=ids[some]
         )
     assert len(ledger.runs()) == 4
 
@@ -316,45 +302,40 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_pat
     ],
     ids=named,
 )
-def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, message, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_wrong_settings_are_refused_before_a_charge(prior, settings, message, ledger):
     with pytest.raises(ldp.InvalidInput, match=message):
         classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(
-            X, y
+            X, Y
         )
     assert not ledger.runs()
 
 
-def test_features_with_gaps_are_refused_unless_the_embedder_fills_them(data):
-    X, y = data
+def test_features_with_gaps_are_refused_unless_the_embedder_fills_them():
     gaps = np.where(np.arange(X.size).reshape(X.shape) % 7 == 0, np.nan, X)
     trees = {"estimator": None, "noise": ldp.SeededNoise(0), "classes": range(K), "epsilon": 0.5}
     with pytest.raises(ValueError, match="contains NaN"):
-        ldp.LabelDPClassifier(prior=ClusterPrior(), **trees).fit(gaps, y)
+        ldp.LabelDPClassifier(prior=ClusterPrior(), **trees).fit(gaps, Y)
     fitted = ldp.LabelDPClassifier(
         prior=ClusterPrior(lambda rows: np.nan_to_num(rows)), **trees
-    ).fit(gaps, y)
-    assert fitted.score(gaps, y) > 0.8
+    ).fit(gaps, Y)
+    assert fitted.score(gaps, Y) > 0.8
 
 
-def test_one_cluster_is_the_frequency_of_the_labels(data):
-    X, y = data
-    model = classifier(ClusterPrior(n_clusters=1, epsilon=0.25)).fit(X, np.minimum(y, 1))
-    frequencies = np.bincount(np.minimum(y, 1), minlength=K) / len(y)
+def test_one_cluster_is_the_frequency_of_the_labels():
+    model = classifier(ClusterPrior(n_clusters=1, epsilon=0.25)).fit(X, np.minimum(Y, 1))
+    frequencies = np.bincount(np.minimum(Y, 1), minlength=K) / len(Y)
     # four counts with Laplace noise of scale 8: beyond 150 with chance exp(-18) each
-    assert np.abs(model.prior_.predict_proba(X[:1])[0] - frequencies).max() < 4 * 150 / len(y)
+    assert np.abs(model.prior_.predict_proba(X[:1])[0] - frequencies).max() < 4 * 150 / len(Y)
 
 
-def test_units_share_the_budget_of_both_charges(data):
-    X, y = data
-    unit = np.arange(len(y)) // 2
+def test_units_share_the_budget_of_both_charges():
+    unit = np.arange(len(Y)) // 2
     model = classifier(
         ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0, max_rows_per_unit=2
-    ).fit(X, y, unit=unit)
+    ).fit(X, Y, unit=unit)
     assert model.prior_.answer.receipt.max_rows_per_unit == 2
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
-    assert model.score(X, y) > 0.9
+    assert model.score(X, Y) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -380,10 +361,8 @@ def test_coin_flips_are_estimated_to_be_guessed(settings):
     assert model.prior_.answer.n_rows.sum() == len(y) - len(model.noisy_labels_.blocks[-1].rows)
 
 
-def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path):
-    X, y = data
-    ids = np.random.default_rng(0).permutation(len(y))
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(ledger):
+    ids = np.random.default_rng(0).permutation(len(Y))
     model = classifier(
         ClusterPrior(n_clusters=8),
         noise=None,
@@ -391,14 +370,14 @@ def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path
         dataset="people",
         validation_fraction=0.3,
     )
-    first = clone(model).fit(X, y, ids=ids)
-    again = clone(model).fit(X, y, ids=ids)
+    first = clone(model).fit(X, Y, ids=ids)
+    again = clone(model).fit(X, Y, ids=ids)
     assert again.estimated_accuracy_ == first.estimated_accuracy_
     assert np.array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood())
     assert ledger.spent("people", "label") == 0.5
     assert len(ledger.runs()) == 2
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(validation_fraction=0.2).fit(X, y, ids=ids)
+        clone(model).set_params(validation_fraction=0.2).fit(X, Y, ids=ids)
     assert len(ledger.runs()) == 2
 
 
@@ -466,8 +445,7 @@ def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_cluste
     ],
     ids=named,
 )
-def test_another_clustering_is_another_request(data, tmp_path, change, charged):
-    X, y = data
+def test_another_clustering_is_another_request(tmp_path, change, charged):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=5.0)
     embedder = change.get("embedder")
     before = (
@@ -480,10 +458,10 @@ def test_another_clustering_is_another_request(data, tmp_path, change, charged):
     first = NoiseCluster(
         n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before
     )
-    first.fit(X, y)
-    clone(first).set_params(**change).fit(X, y)
+    first.fit(X, Y)
+    clone(first).set_params(**change).fit(X, Y)
     assert len(ledger.runs()) == 1 + charged
-    first.fit(X + 1e-9, y)
+    first.fit(X + 1e-9, Y)
     assert len(ledger.runs()) == 2 + charged
 
 
@@ -503,14 +481,13 @@ class Aimed(FunctionTransformer):
     ],
     ids=named,
 )
-def test_a_ledger_knows_nothing_of_what_an_embedder_holds(data, wrap):
+def test_a_ledger_knows_nothing_of_what_an_embedder_holds(wrap):
     """No digest of labels that somebody's transformer has among its settings, alone or in a
     pipeline."""
-    X, y = data
-    clusters = find_clusters(X, 2, embedder=wrap(Aimed(y)))
+    clusters = find_clusters(X, 2, embedder=wrap(Aimed(Y)))
     known = [
         clustering_request(X, clusters, wrap(Aimed(each)), {})(None)
-        for each in (y, y[::-1], y.tolist(), int(y.sum()))
+        for each in (Y, Y[::-1], Y.tolist(), int(Y.sum()))
     ]
     assert len(set(known)) == 1
     means = [PCA(2, svd_solver="full", random_state=0).fit(X), StandardScaler().fit(X)]
@@ -518,13 +495,11 @@ def test_a_ledger_knows_nothing_of_what_an_embedder_holds(data, wrap):
     assert len({clustering_request(X, clusters, each, {})(None) for each in means}) == 2
 
 
-def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, y)
+def test_groups_that_are_gone_are_not_guessed(ledger):
+    model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, Y)
     (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
     with pytest.raises(ldp.LedgerError, match="Restore"):
-        model.fit(X, y)
+        model.fit(X, Y)
 
 
 # NoiseCluster
@@ -536,13 +511,12 @@ def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
     [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()],
     ids=named,
 )
-def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
-    X, y = data
+def test_votes_label_clusters_where_rows_say_nothing(estimator):
     names = np.array(["north", "east", "south", "west"])
     model = NoiseCluster(
         estimator, epsilon=0.05, n_clusters=K, classes=names, noise=ldp.SeededNoise(0)
-    ).fit(X, names[y])
-    assert model.score(X, names[y]) > 0.95
+    ).fit(X, names[Y])
+    assert model.score(X, names[Y]) > 0.95
     assert set(model.predict(X[:50])) <= set(names)
     assert set(model.cluster_classes_) == set(names)
     proba = model.predict_proba(X)
@@ -557,12 +531,10 @@ def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     assert (model.set_params(max_rows_per_unit=3).failure() == before).all()
 
 
-def test_a_vote_is_charged_once_and_kept(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_a_vote_is_charged_once_and_kept(ledger):
     model = NoiseCluster(epsilon=0.02, classes=range(K), ledger=ledger, dataset="people")
-    first = clone(model).fit(X, y, ids=np.arange(len(y)))
-    second = clone(model).set_params(estimator=GaussianNB()).fit(X, y, ids=np.arange(len(y)))
+    first = clone(model).fit(X, Y, ids=np.arange(len(Y)))
+    second = clone(model).set_params(estimator=GaussianNB()).fit(X, Y, ids=np.arange(len(Y)))
     assert np.array_equal(first.cluster_classes_, second.cluster_classes_)
     assert (
         first.privacy_
@@ -571,7 +543,7 @@ def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     )
     assert len(ledger.runs()) == 1
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(epsilon=0.01).fit(X, y, ids=np.arange(len(y)))
+        clone(model).set_params(epsilon=0.01).fit(X, Y, ids=np.arange(len(Y)))
 
 
 @pytest.mark.parametrize(
@@ -588,12 +560,11 @@ def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     ],
     ids=named,
 )
-def test_wrong_votes_are_refused(data, settings, message, tmp_path):
-    X, y = data
+def test_wrong_votes_are_refused(settings, message, tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     settings = {name: ledger if name == "ledger" else value for name, value in settings.items()}
     with pytest.raises(ldp.InvalidInput, match=message):
-        NoiseCluster(**{"classes": range(K)} | settings).fit(X, y)
+        NoiseCluster(**{"classes": range(K)} | settings).fit(X, Y)
     assert not ledger.runs()
 
 
@@ -616,29 +587,26 @@ def test_wrong_votes_are_refused(data, settings, message, tmp_path):
     ],
     ids=named,
 )
-def test_what_cannot_learn_classes_is_refused_before_a_charge(data, tmp_path, estimator, message):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_what_cannot_learn_classes_is_refused_before_a_charge(ledger, estimator, message):
     with pytest.raises(ldp.InvalidInput, match=message):
-        NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
+        NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, Y)
     for correction in ("auto", "em"):
         with pytest.raises(ldp.InvalidInput, match=message):
             ldp.LabelDPClassifier(
                 estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people"
-            ).fit(X, y)
+            ).fit(X, Y)
     assert not ledger.runs()
 
 
-def test_raw_labels_only(data):
-    X, y = data
-    noisy = ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+def test_raw_labels_only():
+    noisy = ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
     with pytest.raises(ldp.InvalidInput, match="LabelDPClassifier"):
         NoiseCluster(classes=range(K)).fit(X, noisy)
     with pytest.raises(ldp.InvalidInput, match="privatizes"):
-        ldp.LabelDPClassifier(NoiseCluster(), classes=range(K), correction="em").fit(X, y)
-    model = NoiseCluster(epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, y)
-    assert abs(model.score(X, noisy) - model.score(X, y)) < 0.1
-    assert model.score(X, noisy, sample_weight=np.ones(len(y))) == pytest.approx(
+        ldp.LabelDPClassifier(NoiseCluster(), classes=range(K), correction="em").fit(X, Y)
+    model = NoiseCluster(epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert abs(model.score(X, noisy) - model.score(X, Y)) < 0.1
+    assert model.score(X, noisy, sample_weight=np.ones(len(Y))) == pytest.approx(
         model.score(X, noisy)
     )
 

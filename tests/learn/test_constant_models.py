@@ -32,12 +32,6 @@ def told(fit):
     return model, [str(each.message) for each in found if each.category is UntrainedWarning]
 
 
-def rare(n=20_000):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 6))
-    return X, (rng.random(n) < expit(X @ [0.6, 0.5, -0.4, 0, 0, 0] - 5.55)).astype(int)
-
-
 def groups(n=2000):
     rng = np.random.default_rng(0)
     y = np.arange(n) % 2
@@ -48,7 +42,9 @@ def groups(n=2000):
 def test_boosting_that_finds_no_split_for_a_rare_class_says_so(library):
     module = pytest.importorskip(library)
     kind = module.LGBMClassifier if library == "lightgbm" else module.XGBClassifier
-    X, y = rare()
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 6))
+    y = (rng.random(20_000) < expit(X @ [0.6, 0.5, -0.4, 0, 0, 0] - 5.55)).astype(int)
     model, said = told(
         lambda: ldp.LabelDPClassifier(
             kind(n_jobs=1), classes=[0, 1], noise=SEED, random_state=0

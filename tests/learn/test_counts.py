@@ -271,10 +271,9 @@ def test_frames_that_make_no_sense(given, named):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_groupings_are_asked_at_one_cost_and_come_back_by_name(tmp_path):
+def test_groupings_are_asked_at_one_cost_and_come_back_by_name(ledger):
     rows, _, y = people(3000)
     asked = Groupings(rows, by=[("city", "age"), "job"])
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     answer = ldp.aggregate(
         y, asked.query(2, epsilon=80.0), asked.groups, dataset="d", ledger=ledger
     )

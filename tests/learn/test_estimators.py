@@ -158,10 +158,9 @@ FITTED = {
 @pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
 @pytest.mark.parametrize("kind", FITTED)
 def test_receipts_are_those_of_the_ledger_and_add_up_to_what_was_spent(
-    kind: Any, tmp_path: Any
+    kind: Any, ledger: ldp.Ledger
 ) -> None:
     X, y = make_blobs(300, centers=3, random_state=0)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = kind(**FITTED[kind], epsilon=1.5, classes=range(3), dataset="d", ledger=ledger).fit(
         X, y, ids=np.arange(300)
     )
@@ -199,21 +198,15 @@ def test_a_wrong_parameter_is_corrected_and_no_value_is_shown(kind: Any) -> None
     ids=str,
 )
 def test_wrong_settings_of_a_prior_of_clusters_are_refused_before_the_charge(
-    wrong: Any, tmp_path: Any
+    wrong: Any, ledger: ldp.Ledger
 ) -> None:
     prior = clone(ClusterPrior(n_clusters=4, epsilon=0.5)).set_params(**wrong)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     X, y = make_blobs(300, centers=3, random_state=0)
     with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
         ldp.LabelDPClassifier(
             LogisticRegression(), prior=prior, classes=range(3), dataset="d", ledger=ledger
         ).fit(X, y)
     assert ledger.runs() == []
-
-
-def test_options_refuse_what_is_no_truth_value() -> None:
-    with pytest.raises(ldp.InvalidInput, match="refit as True or False"):
-        LearnOptions(refit=3)
 
 
 def test_options_and_the_softmax_regression_are_values_beside_them() -> None:

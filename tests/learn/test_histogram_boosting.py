@@ -5,29 +5,12 @@ rounded to bins."""
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from tests.learn.datasets import log_loss, table
 
 import labeldp as ldp
 from labeldp.learn import _boosting
 from labeldp.learn._boosting import LikelihoodBoosting, rounded_to_bins
-
-
-def table(n_classes, n=4000, seed=3):
-    X, y = make_classification(
-        2 * n,
-        n_features=10,
-        n_informative=6,
-        n_classes=n_classes,
-        n_clusters_per_class=1,
-        class_sep=1.5,
-        random_state=seed,
-    )
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def log_loss(model, X, y):
-    return -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean()
 
 
 def fitted(X, noisy, **settings):

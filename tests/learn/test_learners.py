@@ -454,9 +454,17 @@ def test_logistic_regression_is_mapped_only_where_it_is_the_same_model():
     assert corrections.exact_learner(GaussianNB()) is None
 
 
-@pytest.mark.parametrize("wrong", [{"em_rounds": -1}, {"row_budget": 0}, {"consensus_rounds": 0.5}])
-def test_options_are_checked(wrong):
-    with pytest.raises(ldp.InvalidInput):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"em_rounds": -1}, "em_rounds"),
+        ({"row_budget": 0}, "row_budget"),
+        ({"consensus_rounds": 0.5}, "consensus_rounds"),
+        ({"refit": 3}, "refit as True or False"),
+    ],
+)
+def test_options_are_checked(wrong, message):
+    with pytest.raises(ldp.InvalidInput, match=message):
         LearnOptions(**wrong)
 
 
@@ -542,10 +550,9 @@ def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_ro
 
 
 def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge(
-    half_of_the_rows_lie, tmp_path
+    half_of_the_rows_lie, ledger
 ):
     X, y, weights, _ = half_of_the_rows_lie
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
 
     def fit(estimator, *given, **named):
         model = ldp.LabelDPClassifier(estimator, classes=[0, 1], dataset="d", ledger=ledger)

@@ -21,13 +21,9 @@ from labeldp.learn import NoiseCluster, ProportionClassifier, SoftmaxRegression
 from labeldp.learn._softmax import CountNoise, RowEvidence, count_evidence, objective
 
 K = 3
+X, Y = make_blobs(4000, centers=[(-1, -1), (1, -1), (0, 1)], cluster_std=0.55, random_state=1)
+"""Overlapping classes: about 0.955 of the rows can be told."""
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
-
-
-@pytest.fixture(scope="module")
-def data():
-    """Overlapping classes: about 0.955 of the rows can be told."""
-    return make_blobs(4000, centers=[(-1, -1), (1, -1), (0, 1)], cluster_std=0.55, random_state=1)
 
 
 # The likelihood of counts
@@ -78,11 +74,10 @@ def test_counts_scatter_as_the_likelihood_says(epsilon, share):
     assert abs(z) < norm.isf(MISTAKE / 2)
 
 
-def test_groups_of_one_row_are_known_labels(data):
-    X, y = data
-    known = SoftmaxRegression().fit(X, y).predict(X)
+def test_groups_of_one_row_are_known_labels():
+    known = SoftmaxRegression().fit(X, Y).predict(X)
     counts = (
-        SoftmaxRegression().fit_counts(X, np.arange(len(y)), np.eye(K)[y], variance=0.0).predict(X)
+        SoftmaxRegression().fit_counts(X, np.arange(len(Y)), np.eye(K)[Y], variance=0.0).predict(X)
     )
     assert (known == counts).mean() > 0.98
 
@@ -106,15 +101,14 @@ def test_mixed_groups_teach_what_tells_their_rows_apart():
     assert (chosen.predict(X) == y).mean() > 0.95
 
 
-def test_groups_of_which_a_part_was_counted(data):
-    X, y = data
+def test_groups_of_which_a_part_was_counted():
     # two numbers have no rows, and neither has the last
-    groups = np.random.default_rng(4).permutation(len(y)) % 40 + 2
-    counts = np.array([np.bincount(y[groups == group][::2], minlength=K) for group in range(43)])
+    groups = np.random.default_rng(4).permutation(len(Y)) % 40 + 2
+    counts = np.array([np.bincount(Y[groups == group][::2], minlength=K) for group in range(43)])
     model = SoftmaxRegression().fit_counts(
         X, groups, counts, variance=1.0, counted=counts.sum(axis=1)
     )
-    assert np.allclose(model.predict_proba(X).mean(axis=0), np.bincount(y) / len(y), atol=0.05)
+    assert np.allclose(model.predict_proba(X).mean(axis=0), np.bincount(Y) / len(Y), atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -147,18 +141,17 @@ def test_counts_that_make_no_sense(settings, message):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_counts_beat_votes_where_clusters_are_mixed(data):
-    X, y = data
+def test_counts_beat_votes_where_clusters_are_mixed():
     names = np.array(["north", "east", "south"])
     shared = {"epsilon": 0.2, "n_clusters": 5, "classes": names}
     found = [
-        ProportionClassifier(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y])
+        ProportionClassifier(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[Y])
         for seed in range(5)
     ]
     voted = [
-        NoiseCluster(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y]) for seed in range(5)
+        NoiseCluster(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[Y]) for seed in range(5)
     ]
-    scores, others = ([model.score(X, names[y]) for model in models] for models in (found, voted))
+    scores, others = ([model.score(X, names[Y]) for model in models] for models in (found, voted))
     assert np.mean(scores) > np.mean(others) + 0.02
     assert min(scores) > 0.88
     proba = found[0].predict_proba(X)
@@ -170,17 +163,15 @@ def test_counts_beat_votes_where_clusters_are_mixed(data):
 @pytest.mark.parametrize(
     "estimator", [None, LogisticRegression(), make_pipeline(StandardScaler(), SoftmaxRegression())]
 )
-def test_counts_are_charged_once_for_every_estimator(data, tmp_path, estimator):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_counts_are_charged_once_for_every_estimator(ledger, estimator):
     model = ProportionClassifier(
         estimator, epsilon=0.3, classes=range(K), ledger=ledger, dataset="people"
     )
-    first = clone(model).fit(X, y, ids=np.arange(len(y)))
+    first = clone(model).fit(X, Y, ids=np.arange(len(Y)))
     other = (
         clone(model)
         .set_params(estimator=LogisticRegression(C=0.5))
-        .fit(X, y, ids=np.arange(len(y)))
+        .fit(X, Y, ids=np.arange(len(Y)))
     )
     assert np.array_equal(first.aggregate_.values, other.aggregate_.values)
     assert (
@@ -191,9 +182,7 @@ def test_counts_are_charged_once_for_every_estimator(data, tmp_path, estimator):
     assert ledger.spent("people", "label") == 0.3
 
 
-def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_path):
-    X, y = data
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
     shared = {"classes": range(K), "ledger": ledger, "dataset": "people"}
     for wrong in (
         GaussianNB(),
@@ -201,33 +190,31 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_pa
         LogisticRegression(class_weight="balanced"),
     ):
         with pytest.raises(ldp.InvalidInput, match="learns from counts"):
-            ProportionClassifier(wrong, **shared).fit(X, y)
+            ProportionClassifier(wrong, **shared).fit(X, Y)
     with pytest.raises(ldp.InvalidInput, match="mechanism"):
-        ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, y)
+        ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, Y)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
         ProportionClassifier(**shared).fit(
-            X, ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+            X, ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
         )
     with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier estimator requires y"):
         ProportionClassifier(**shared).fit(X, None)
     assert ledger.runs() == []
 
 
-def test_gaussian_noise_where_delta_is_given(data):
-    X, y = data
+def test_gaussian_noise_where_delta_is_given():
     model = ProportionClassifier(
         epsilon=0.3, delta=1e-5, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(X, y)
+    ).fit(X, Y)
     assert model.aggregate_.query.mechanism == "gaussian"
-    assert model.score(X, y) > 0.85
+    assert model.score(X, Y) > 0.85
 
 
-def test_inputs_of_all_kinds(data):
-    X, y = data
+def test_inputs_of_all_kinds():
     shared = {"epsilon": 1.0, "n_clusters": 10, "classes": range(K), "noise": ldp.SeededNoise(0)}
-    plain = ProportionClassifier(**shared).fit(X, y).predict(X)
+    plain = ProportionClassifier(**shared).fit(X, Y).predict(X)
     assert (
-        ProportionClassifier(**shared).fit(csr_matrix(X), y).predict(csr_matrix(X)) == plain
+        ProportionClassifier(**shared).fit(csr_matrix(X), Y).predict(csr_matrix(X)) == plain
     ).mean() > 0.98
     frame = pd.DataFrame(
         {"a": X[:, 0], "b": X[:, 1], "side": np.where(X[:, 0] > 0, "right", "left")}
@@ -235,6 +222,6 @@ def test_inputs_of_all_kinds(data):
     encoder = make_column_transformer(
         (StandardScaler(), ["a", "b"]), (OneHotEncoder(sparse_output=False), ["side"])
     )
-    assert ProportionClassifier(embedder=encoder, **shared).fit(frame, y).score(frame, y) > 0.85
+    assert ProportionClassifier(embedder=encoder, **shared).fit(frame, Y).score(frame, Y) > 0.85
     images = np.repeat(X, 2, axis=1).reshape(-1, 2, 2)
-    assert ProportionClassifier(embedder="pca", **shared).fit(images, y).score(images, y) > 0.85
+    assert ProportionClassifier(embedder="pca", **shared).fit(images, Y).score(images, Y) > 0.85

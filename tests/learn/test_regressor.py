@@ -10,7 +10,6 @@ are no confidence bounds.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -365,10 +364,9 @@ def test_only_plain_boosting_of_squares_takes_the_likelihood(library: str) -> No
     ],
 )
 def test_boosting_that_cannot_be_fitted_is_refused_before_any_charge(
-    library: Any, settings: Any, message: str, tmp_path: Path
+    library: Any, settings: Any, message: str, ledger: ldp.Ledger
 ) -> None:
     X, y = linear(200)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     estimator = (
         HistGradientBoostingRegressor(**settings)
         if library is None
@@ -517,10 +515,9 @@ def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
     ids=str,
 )
 def test_faults_are_refused_before_any_charge(
-    settings: dict[str, Any], y: Any, message: str, tmp_path: Any
+    settings: dict[str, Any], y: Any, message: str, ledger: ldp.Ledger
 ) -> None:
     X, truth = linear(100)
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = ldp.LabelDPRegressor(
         **(
             {"estimator": LinearRegression(), "range": (0, 10), "dataset": "d", "ledger": ledger}
@@ -535,9 +532,8 @@ def test_faults_are_refused_before_any_charge(
 @pytest.mark.parametrize("kind", [ldp.LabelDPRegressor, ldp.LabelDPClassifier])
 @pytest.mark.parametrize("y", [np.ones((100, 2), int), [[0, 1]] * 100])
 def test_two_columns_where_one_is_taken_are_the_librarys_error_before_any_charge(
-    kind: Any, y: Any, tmp_path: Path
+    kind: Any, y: Any, ledger: ldp.Ledger
 ) -> None:
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     declared = {"range": (0, 10)} if kind is ldp.LabelDPRegressor else {"classes": [0, 1]}
     with pytest.raises(
         InvalidInput,
@@ -625,10 +621,9 @@ def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
 
 @pytest.mark.parametrize("weight", [1e300, 1e16, 1e-300])
 def test_weights_beyond_what_estimators_compute_with_are_refused_before_a_charge(
-    tmp_path: Path, weight: float
+    ledger: ldp.Ledger, weight: float
 ) -> None:
     X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "l.db")
     for model in (
         ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), dataset="d", ledger=ledger),
         ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1], dataset="d", ledger=ledger),
@@ -640,10 +635,9 @@ def test_weights_beyond_what_estimators_compute_with_are_refused_before_a_charge
 
 @pytest.mark.parametrize("ends", [(-1e308, 1e308), (0, 1e300), (0, 1e-300), (1e150, 2e150)])
 def test_ranges_whose_squares_are_no_floats_are_refused_before_a_charge(
-    tmp_path: Path, ends: tuple[float, float]
+    ledger: ldp.Ledger, ends: tuple[float, float]
 ) -> None:
     X, y = linear(300)
-    ledger = ldp.Ledger(tmp_path / "l.db")
     with pytest.raises(ldp.InvalidInput, match="another unit"):
         ldp.LabelDPRegressor(range=ends, dataset="d", ledger=ledger).fit(X, y)
     assert not ledger.runs()
@@ -889,11 +883,10 @@ def test_r2_tells_nothing_where_noise_leaves_no_variance() -> None:
 
 @pytest.mark.usefixtures("same_noise")
 @pytest.mark.parametrize("law", ["rr-on-bins", "unbiased", "threshold"])
-def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) -> None:
+def test_a_private_histogram_is_the_prior_on_one_bill(ledger: ldp.Ledger, law: str) -> None:
     """The histogram and the rows' draws add up to epsilon, a law of numbers is made for the answer,
     and a repeat costs nothing."""
     X, y = linear(3000)
-    ledger = ldp.Ledger(tmp_path / "l.db")
 
     def fitted() -> Any:
         options = LearnOptions(em_rounds=0, refit=False)

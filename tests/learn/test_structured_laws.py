@@ -50,8 +50,7 @@ def test_fitting_on_noisy_labels_holds_rows_out(law: ldp.Law) -> None:
     assert model.estimated_accuracy_ is not None
 
 
-def test_too_high_a_floor_is_refused_before_anything_is_charged(tmp_path) -> None:
-    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
+def test_too_high_a_floor_is_refused_before_anything_is_charged(ledger) -> None:
     with pytest.raises(ldp.InvalidInput, match="must fit"):
         ldp.privatize(
             [0, 1, 2], ClusterRR(3, 1.0, 0.4), dataset="d", classes=range(3), ledger=ledger

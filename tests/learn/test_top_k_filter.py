@@ -94,8 +94,7 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
     assert latest[1] < len(seen[1]) < 800
 
 
-def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
+def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(ledger):
     model = ldp.LabelDPClassifier(
         law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, top_k_filter="mean"
     )

@@ -68,14 +68,13 @@ def test_a_wrong_name_is_corrected() -> None:
 # ---------------------------------------------------------------------------------------
 
 
-def test_a_self_supervised_prior_is_algorithm_4(tmp_path: Path) -> None:
+def test_a_self_supervised_prior_is_algorithm_4(ledger: ldp.Ledger) -> None:
     asked = ghazi2021.self_supervised_prior("byol", "standard", epsilon=1.0)
     assert (asked["law"], asked["prior"].n_clusters, asked["prior"].epsilon) == (
         "rr-with-prior",
         100,
         0.05,
     )
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = ldp.LabelDPClassifier(**asked, classes=range(K), dataset="blobs", ledger=ledger).fit(
         X, Y
     )

@@ -43,11 +43,6 @@ SEEDED = ldp.SeededNoise(0)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> ldp.Ledger:
-    return ldp.Ledger(tmp_path / "ledger.db", budget=20.0)
-
-
-@pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The raw votes of every release."""
     seen: list[np.ndarray] = []

@@ -613,9 +613,8 @@ def test_what_takes_fitted_models_works_and_the_rest_goes_inside(learned):
     [lambda inner: inner, make_pipeline, lambda inner: VotingClassifier([("a", inner)])],
     ids="apv",
 )
-def test_a_threshold_inside_is_refused_before_any_charge(learned, tmp_path, kind, wrap):
+def test_a_threshold_inside_is_refused_before_any_charge(learned, ledger, kind, wrap):
     X, labels, noisy = learned
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
     inside = ldp.LabelDPClassifier(
         wrap(kind(LogisticRegression())), classes=["no", "yes"], dataset="d", ledger=ledger
     )

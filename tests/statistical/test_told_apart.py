@@ -208,8 +208,7 @@ SKEWED = np.tile([0.9, 0.04, 0.03, 0.02, 0.01], (2000, 1))
 TWO_KINDS = np.where(np.arange(2000)[:, None] % 2, [0.5, 0.3, 0.2, 0, 0], [0, 0, 0.2, 0.3, 0.5])
 
 
-def test_a_draw_that_tells_nothing_is_refused_uncharged(tmp_path) -> None:
-    ledger = ldp.Ledger(tmp_path / "l.db")
+def test_a_draw_that_tells_nothing_is_refused_uncharged(ledger) -> None:
     for law in (ldp.RRWithPrior(5, 0.5), ldp.RRTopK(5, 0.5, 1)):
         with pytest.raises(InvalidInput, match="one candidate in each of 2000 rows"):
             ldp.privatize(LABELS, law, prior=SKEWED, dataset="d", ledger=ledger)

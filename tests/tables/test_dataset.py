@@ -28,11 +28,6 @@ N, K, FILES = 4000, 4, 5
 CLASSES = tuple("abcd")
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
-
-
 @pytest.fixture(params=["local", "mock", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty folder; "memory" stands for all file systems that cannot rename a folder."""

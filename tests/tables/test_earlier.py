@@ -12,6 +12,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.files import write
 from tests.runs import manifest_path
 
 import labeldp as ldp
@@ -38,18 +39,6 @@ def data(n: int = 300) -> pa.Table:
             **private,
         }
     )
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    if path.suffix == ".csv":
-        pc_csv.write_csv(table, path)
-    elif path.suffix:
-        pq.write_table(table, path)
-    else:
-        path.mkdir()
-        pq.write_table(table.slice(0, 100), path / "one.parquet")
-        pq.write_table(table.slice(100), path / "two.parquet")
-    return path
 
 
 def read(path: Path) -> pa.Table:
@@ -401,12 +390,11 @@ def test_without_the_column_nothing_is_said_of_it(tmp_path: Path) -> None:
     assert listed(tmp_path / "ward.parquet") == []
 
 
-def test_rows_that_a_later_release_left_out(tmp_path: Path) -> None:
+def test_rows_that_a_later_release_left_out(tmp_path: Path, ledger: Ledger) -> None:
     """The earlier column stays on the list, also where its rows can no longer be proven."""
     _, first = chain(tmp_path, "csv", "ill")
     people = read(first).append_column("person", pa.array(np.arange(300) // 2))
     write(people, first)
-    ledger = Ledger(tmp_path / "new.db")
     second, third = tmp_path / "ward.csv", tmp_path / "stars.csv"
     release(
         first,

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import read, write
 from tests.runs import table_pin
 
 from labeldp.app._release import release
@@ -30,7 +31,6 @@ from labeldp.tables.engines._cluster import PinJob, Shipment, Work, read_summari
 from labeldp.tables.formats._table import LabelCodec, Shape
 
 CLASSES = tuple("abcd")
-FILES = 4
 
 
 def table(n: int) -> pa.Table:
@@ -45,35 +45,10 @@ def table(n: int) -> pa.Table:
     )
 
 
-def write(whole: pa.Table, place: Path) -> Path:
-    """A file, or a folder of files where the name has no ending."""
-    if place.suffix == ".csv":
-        pyarrow.csv.write_csv(whole, place)
-    elif place.suffix:
-        pq.write_table(whole, place, row_group_size=50_000)
-    else:
-        place.mkdir(parents=True)
-        step = len(whole) // FILES
-        for i in range(FILES):
-            pq.write_table(
-                whole.slice(i * step, step), place / f"p{i}.parquet", row_group_size=50_000
-            )
-    return place
-
-
-def read(place: Path) -> pa.Table:
-    return pyarrow.csv.read_csv(place) if place.suffix == ".csv" else pq.read_table(place)
-
-
 def spec(**changes: Any) -> ReleaseSpec:
     return ReleaseSpec(
         **({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes)
     )
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
 
 
 def mount(*arguments: str) -> None:
@@ -159,8 +134,8 @@ def test_a_damaged_file_in_the_middle_is_named(
     tmp_path: Path, ledger: Ledger, harm: Callable[[Path], object]
 ) -> None:
     source = write(table(100_000), tmp_path / "t")
-    harm(source / "p2.parquet")
-    with pytest.raises(InvalidInput, match=r"p2\.parquet"):
+    harm(source / "part-2.parquet")
+    with pytest.raises(InvalidInput, match=r"part-2\.parquet"):
         release(source, tmp_path / "out", spec(), ledger)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "private") == ["t"]
     assert ledger.runs() == []
@@ -197,9 +172,9 @@ def test_a_file_that_changes_or_disappears_between_the_passes(
     def progress(phase: str, rows: int, total: int) -> None:
         if phase == when and (rows == total or when == "draw") and not done:
             done.append(phase)
-            change(source / "p2.parquet")
+            change(source / "part-2.parquet")
 
-    with pytest.raises(LabelDPError, match=r"p2\.parquet"):
+    with pytest.raises(LabelDPError, match=r"part-2\.parquet"):
         release(source, tmp_path / "out", spec(order="keep"), ledger, progress=progress)
     assert done
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "private") == ["t"]
@@ -210,15 +185,15 @@ def test_a_file_that_changes_is_drawn_again_under_the_same_charge_once_it_is_bac
     tmp_path: Path, ledger: Ledger
 ) -> None:
     source = write(table(100_000), tmp_path / "t")
-    whole = (source / "p2.parquet").read_bytes()
+    whole = (source / "part-2.parquet").read_bytes()
 
     def progress(phase: str, rows: int, total: int) -> None:
         if phase == "check" and rows == total:
-            remove(source / "p2.parquet")
+            remove(source / "part-2.parquet")
 
     with pytest.raises(ReleaseError, match="existing file"):
         release(source, tmp_path / "out", spec(), ledger, progress=progress)
-    (source / "p2.parquet").write_bytes(whole)
+    (source / "part-2.parquet").write_bytes(whole)
     done = release(source, tmp_path / "out", spec(), ledger)
     assert [run.run_id for run in ledger.runs()] == [done.receipt.run_id]
     assert ledger.spent("t", "label") == 1.0
@@ -245,7 +220,7 @@ def test_an_unreadable_file_is_named(name: str) -> None:
         (root / "own").mkdir()
         os.chown(root / "own", 65534, 65534)
         root.chmod(0o755)
-        file = source / "p2.parquet" if source.is_dir() else source
+        file = source / "part-2.parquet" if source.is_dir() else source
         file.chmod(0)
         ledger = Ledger(root / "own" / "ledger.db")
         with (

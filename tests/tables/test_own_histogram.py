@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
+from tests.files import write
 from tests.runs import manifest_path
 
 import labeldp as ldp
@@ -43,11 +43,6 @@ class Killed(BaseException):
     """Stands for kill -9: nothing catches it on the way."""
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
-
-
 def data(seed: int = 0) -> pa.Table:
     rng = np.random.default_rng(seed)
     income = rng.normal(40, 15, N).round(2)
@@ -61,13 +56,6 @@ def data(seed: int = 0) -> pa.Table:
             "tree": names,
         }
     )
-
-
-def write(path: Path, table: pa.Table | None = None) -> Path:
-    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(
-        data() if table is None else table, path
-    )
-    return path
 
 
 def spec(**more: Any) -> ReleaseSpec:
@@ -101,7 +89,7 @@ def test_one_charge_pays_for_histogram_and_labels(
 ) -> None:
     """The counts are within 45 noise scales of 2 / 0.5 (probability of another one: 11 e^-45); both
     are proven, on one bill."""
-    source, out = write(tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}"
+    source, out = write(data(), tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}"
     asked = spec(label=label, law=law)
     done = ldp.release(source, out, asked, ledger)
     assert done.receipt.epsilon == ledger.spent("d", label) == 2.0 and len(ledger.runs()) == 1
@@ -166,7 +154,7 @@ def test_the_histogram_counts_the_rows_that_are_drawn(
         unit="person",
         max_rows_per_unit=cap,
     )
-    ldp.release(write(tmp_path / "in.parquet", table), out, asked, ledger)
+    ldp.release(write(table, tmp_path / "in.parquet"), out, asked, ledger)
     rows = dict(zip(table["id"].to_pylist(), table["tree"].to_pylist(), strict=True))
     drawn = [rows[name] for name in pq.read_table(out)["id"].to_pylist()]
     assert len(drawn) == cap * N // 2
@@ -177,7 +165,7 @@ def test_the_histogram_counts_the_rows_that_are_drawn(
 @pytest.mark.filterwarnings("ignore:The classes are read off")
 def test_rows_without_ids_and_classes_that_are_read_off(tmp_path: Path, ledger: Ledger) -> None:
     source, out, asked = (
-        write(tmp_path / "in.csv"),
+        write(data(), tmp_path / "in.csv"),
         tmp_path / "out.csv",
         spec(label="tree", id=None, classes="infer", prior=HistogramPrior()),
     )
@@ -228,7 +216,7 @@ MOMENTS = [before_the_histogram_is_kept, after_it_is_kept, before_publishing, be
 def test_a_killed_release_goes_on_with_the_histogram_that_it_has(
     tmp_path: Path, ledger: Ledger, dies: Any, label: str
 ) -> None:
-    source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    source, out = write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         dies(patch)
         ldp.release(source, out, spec(label=label), ledger)
@@ -245,7 +233,7 @@ def test_a_killed_release_goes_on_with_the_histogram_that_it_has(
 
 def test_a_histogram_that_was_never_kept_leaves_no_trace(tmp_path: Path, ledger: Ledger) -> None:
     """Two noisy histograms of the same labels would tell more than the one charge says."""
-    source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    source, out = write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
     link = os.link
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr(
@@ -263,16 +251,16 @@ def test_a_histogram_that_was_never_kept_leaves_no_trace(tmp_path: Path, ledger:
 def test_corrected_labels_are_never_counted_under_the_first_charge(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    source, out = write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         before_the_histogram_is_kept(patch)
         ldp.release(source, out, spec(), ledger)
     table = data()
-    write(source, table.set_column(3, "income", pa.array(table["income"].to_numpy() + 10)))
+    write(table.set_column(3, "income", pa.array(table["income"].to_numpy() + 10)), source)
     with pytest.raises(BudgetExceeded):
         ldp.release(source, out, spec(), ledger)
     assert kept(ledger) is None
-    ldp.release(write(source), out, spec(), ledger)
+    ldp.release(write(data(), source), out, spec(), ledger)
     assert ledger.spent("d", "income") == 2.0
 
 
@@ -283,7 +271,7 @@ def test_two_processes_in_one_run_draw_with_one_histogram(
     """While one process holds its histogram in memory, another one resumes the run and stores its
     own; then it dies, or settles."""
     source, one, other = (
-        write(tmp_path / "in.parquet"),
+        write(data(), tmp_path / "in.parquet"),
         tmp_path / "one.parquet",
         tmp_path / "other.parquet",
     )
@@ -319,7 +307,7 @@ def test_two_processes_in_one_run_draw_with_one_histogram(
 def test_a_folder_that_was_set_back_draws_no_second_histogram(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    source, out = write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         before_the_histogram_is_kept(patch)
         ldp.release(source, out, spec(), ledger)
@@ -347,7 +335,7 @@ def test_a_cost_that_leaves_nothing_is_refused(cost: float) -> None:
 @pytest.mark.parametrize("cost", [np.float32(0.5), Fraction(1, 2), np.int64(1)])
 def test_a_cost_of_any_type_of_number_is_a_float(tmp_path: Path, ledger: Ledger, cost: Any) -> None:
     done = ldp.release(
-        write(tmp_path / "in.parquet"),
+        write(data(), tmp_path / "in.parquet"),
         tmp_path / "out.parquet",
         spec(prior=HistogramPrior(cost)),
         ledger,
@@ -393,7 +381,7 @@ def test_clusters_and_stages_have_none(tmp_path: Path, ledger: Ledger) -> None:
 def test_an_epsilon_that_nothing_can_keep_costs_nothing(
     tmp_path: Path, ledger: Ledger, epsilon: float, cost: float | None
 ) -> None:
-    source = write(tmp_path / "in.parquet")
+    source = write(data(), tmp_path / "in.parquet")
     with pytest.raises(InvalidInput):
         ldp.release(
             source,
@@ -412,7 +400,7 @@ def test_tiny_and_huge_epsilons_are_charged_whole(
 ) -> None:
     out = tmp_path / "out.parquet"
     ldp.release(
-        write(tmp_path / "in.parquet"),
+        write(data(), tmp_path / "in.parquet"),
         out,
         spec(label=label, epsilon=epsilon, prior=HistogramPrior(cost)),
         ledger,
@@ -439,7 +427,10 @@ def test_any_noisy_histogram_makes_a_law(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_stream, "drawn_answer", forced)
         ldp.release(
-            write(tmp_path / "in.parquet"), out, spec(law=law, prior=HistogramPrior(0.01)), ledger
+            write(data(), tmp_path / "in.parquet"),
+            out,
+            spec(law=law, prior=HistogramPrior(0.01)),
+            ledger,
         )
     assert read_histogram(out, ledger=ledger).values[0].tolist() == counts
     assert len(read_noisy(out, ledger=ledger).likelihood()) == N
@@ -456,7 +447,7 @@ def test_labels_that_are_all_alike_still_get_an_answer(tmp_path: Path, ledger: L
         law=RROnBins(2, 1.0, loss="absolute"),
         prior=HistogramPrior(0.5),
     )
-    ldp.release(write(tmp_path / "in.parquet", table), out, asked, ledger)
+    ldp.release(write(table, tmp_path / "in.parquet"), out, asked, ledger)
     (block,) = read_noisy(out, ledger=ledger).blocks
     assert block.law == RROnBins(2, 0.5, loss="absolute")
 
@@ -465,7 +456,7 @@ def test_one_class_is_refused_or_free_of_faults(tmp_path: Path, ledger: Ledger) 
     table = data().set_column(4, "tree", pa.array(["ash"] * N))
     with pytest.raises(InvalidInput):
         ldp.release(
-            write(tmp_path / "in.parquet", table),
+            write(table, tmp_path / "in.parquet"),
             tmp_path / "out.parquet",
             spec(label="tree", classes=["ash"]),
             ledger,
@@ -479,7 +470,7 @@ def test_one_class_is_refused_or_free_of_faults(tmp_path: Path, ledger: Ledger) 
 
 def test_an_edited_histogram_is_refused(tmp_path: Path, ledger: Ledger) -> None:
     out = tmp_path / "out.csv"
-    ldp.release(write(tmp_path / "in.csv"), out, spec(), ledger)
+    ldp.release(write(data(), tmp_path / "in.csv"), out, spec(), ledger)
     place = manifest_path(out)
     said = json.loads(place.read_text())
     one_more = [said[HISTOGRAM]["counts"][0] + 1, *said[HISTOGRAM]["counts"][1:]]
@@ -511,7 +502,7 @@ def test_an_edited_histogram_is_refused(tmp_path: Path, ledger: Ledger) -> None:
 
 def test_the_file_itself_and_a_later_release_carry_it(tmp_path: Path, ledger: Ledger) -> None:
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
-    ldp.release(write(tmp_path / "in.parquet"), first, spec(), ledger)
+    ldp.release(write(data(), tmp_path / "in.parquet"), first, spec(), ledger)
     counts = read_histogram(first).values.tolist()
     ldp.release(first, second, spec(label="tree", prior=HistogramPrior(0.2)), ledger)
     for label, cost in (("income", 0.5), ("tree", 0.2)):
@@ -522,7 +513,7 @@ def test_the_file_itself_and_a_later_release_carry_it(tmp_path: Path, ledger: Le
     assert read_histogram(first, ledger=ledger).values.tolist() == counts
     plain = tmp_path / "plain.parquet"
     ldp.release(
-        write(tmp_path / "in.parquet"),
+        write(data(), tmp_path / "in.parquet"),
         plain,
         spec(dataset="e", prior=None),
         Ledger(tmp_path / "plain.db"),
@@ -544,7 +535,7 @@ def test_raw_counts_are_neither_shown_nor_pickled(tmp_path: Path, ledger: Ledger
     [("histogram", 0.171), ("histogram,eps=0.25", 0.25), ("histogram, eps=0.25", 0.25)],
 )
 def test_the_command_line_asks_for_it(tmp_path: Path, option: str, cost: float) -> None:
-    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    source, out = write(data(), tmp_path / "in.csv"), tmp_path / "out.csv"
     asked = [
         "--label",
         "income",

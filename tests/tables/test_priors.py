@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skops import io as skops_io
+from tests.files import read, write
 from tests.prior_models import JITTERY, Jittery, asked
 from typer.testing import CliRunner
 
@@ -40,11 +40,6 @@ N, CLASSES = 3000, ("ash", "birch", "cedar", "sentinel-zz")
 K = len(CLASSES)
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
-
-
 def data(n: int = N) -> pa.Table:
     rng = np.random.default_rng(5)
     codes = rng.integers(0, K, n)
@@ -65,11 +60,6 @@ def weights_of_clusters() -> pa.Table:
     return pa.table(
         {"cluster": [f"c{i}" for i in range(20)]} | {name: rng.random(20) for name in CLASSES}
     )
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
-    return path
 
 
 def spec(prior: Any, **changes: Any) -> ReleaseSpec:
@@ -117,7 +107,7 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
             patch.setattr(charge, "new_secret", SeededNoise(1).secret)
             patch.setattr(charge, "new_run_id", lambda: "ab" * 16)
             done = release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger)
-        out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
+        out = read(done.path)
         labels.append(
             out.sort_by("id")
             .select([name for name in out.column_names if name.startswith("y")])
@@ -242,7 +232,7 @@ def test_a_pipeline_is_a_prior(
     prior = PriorModel(skops(model, tmp_path / "m.skops"), features=["x", "z"])
     source = write(table, tmp_path / f"in.{ending}")
     done = release(source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger)
-    out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
+    out = read(done.path)
     names = [name for name in table.column_names if name != "y"]
     assert (
         out.select(names).sort_by("id").to_pydict() == table.select(names).sort_by("id").to_pydict()

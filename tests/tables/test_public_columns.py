@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import write
 
 from labeldp.app._release import release
 from labeldp.errors import InvalidInput, LabelDPWarning
@@ -36,18 +36,6 @@ def table() -> pa.Table:
     }
     nested = {"list": pa.array([[i, None] for i in range(N)]), "raw": pa.array([b"\x00\xff"] * N)}
     return pa.table(columns | nested)
-
-
-def write(rows: pa.Table, path: Path) -> Path:
-    if path.suffix == ".csv":
-        pc_csv.write_csv(rows, path)
-    elif path.suffix:
-        pq.write_table(rows, path)
-    else:
-        path.mkdir(exist_ok=True)
-        for part in range(2):
-            pq.write_table(rows.slice(part * N // 2, N // 2), path / f"{part}.parquet")
-    return path
 
 
 def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
@@ -151,9 +139,8 @@ def test_rows_over_the_cap_are_not_in_the_table_and_may_change(tmp_path: Path) -
             release(tmp_path / "in.parquet", tmp_path / "c.parquet", spec, ledger)
 
 
-def test_a_repeat_writes_back_a_manifest_that_was_changed(tmp_path: Path) -> None:
+def test_a_repeat_writes_back_a_manifest_that_was_changed(tmp_path: Path, ledger: Ledger) -> None:
     """And returns what was released, not what somebody wrote there."""
-    ledger = Ledger(tmp_path / "l.db")
     first = release(write(table(), tmp_path / "in.parquet"), tmp_path / "a.parquet", SPEC, ledger)
     said = Path(first.manifest_path).read_text()
     Path(first.manifest_path).write_text(said.replace('"rows": 60', '"rows": 9'))
@@ -247,7 +234,9 @@ def test_a_type_of_one_file_of_many_counts(tmp_path: Path) -> None:
         assert altered(source.types, written_types(source.schema)).keys() == said.keys()
 
 
-def test_no_type_that_arrow_writes_as_it_is_counts_as_altered(tmp_path: Path) -> None:
+def test_no_type_that_arrow_writes_as_it_is_counts_as_altered(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     """Neither do old layouts of lists, widths of decimals, dictionaries, or views of text."""
     rows = table()
     more = {
@@ -278,7 +267,6 @@ def test_no_type_that_arrow_writes_as_it_is_counts_as_altered(tmp_path: Path) ->
         pq.write_table(rows, tmp_path / f"{number}.parquet", **options)
         source = open_table(tmp_path / f"{number}.parquet")
         assert altered(source.types, written_types(source.schema)) == {}
-    ledger = Ledger(tmp_path / "l.db")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         done = release(tmp_path / "0.parquet", tmp_path / "out.parquet", SPEC, ledger)

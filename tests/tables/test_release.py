@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import read, write
 
 from labeldp.app._release import release
 from labeldp.errors import BudgetExceeded, DomainLeakWarning, InvalidInput, ReleaseError
@@ -19,11 +20,6 @@ from labeldp.tables._place import Place
 from labeldp.tables._spec import ReleaseSpec
 
 N, K = 6000, 4
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
 
 
 def data(n: int = N, seed: int = 0) -> pa.Table:
@@ -37,15 +33,6 @@ def data(n: int = N, seed: int = 0) -> pa.Table:
         "x": rng.standard_normal(n),
     }
     return pa.table(columns | {f"p{c}": weights[:, c] for c in range(K)})
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
-    return path
-
-
-def read(path: Path) -> pa.Table:
-    return pq.read_table(path) if path.suffix == ".parquet" else pc_csv.read_csv(path)
 
 
 def spec(**changes: Any) -> ReleaseSpec:

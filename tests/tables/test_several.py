@@ -30,11 +30,6 @@ N = 3000
 COLUMNS = ldp.LabelColumns({"ill": [False, True], "stars": [1, 2, 3], "ward": ["a", "b"]})
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "private" / "ledger.db")
-
-
 def data(n: int = N) -> pa.Table:
     rng = np.random.default_rng(0)
     columns: dict[str, Any] = {

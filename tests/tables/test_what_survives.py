@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from tests.files import write
 
 import labeldp as ldp
 from labeldp.app._release import Release
@@ -34,11 +34,6 @@ def raw(classes: list[Any] = CLASSES) -> pa.Table:
         "z": rng.integers(0, 9, N),
     }
     return pa.table(columns)
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
-    return path
 
 
 def read(path: Path) -> pa.Table:
@@ -144,10 +139,11 @@ WAYS: dict[str, Callable[[pa.Table, Path], Path]] = {
         t.replace_schema_metadata(None), to / "copy"
     ),
     "int32 to int64 and dictionary to text": lambda t, to: to_parquet_without_metadata(
-        _widened(t), to / "copy.parquet"
+        _cast(_cast(t, "visit", pa.int32()), "visit", pa.int64()), to / "copy.parquet"
     ),
     "labels in a dictionary": lambda t, to: to_parquet_without_metadata(
-        _encoded(t), to / "copy.parquet"
+        t.set_column(t.column_names.index("y"), "y", t["y"].dictionary_encode()),
+        to / "copy.parquet",
     ),
     "ids as text": lambda t, to: to_parquet_without_metadata(
         _cast(t, "visit", pa.string()), to / "copy.parquet"
@@ -157,14 +153,6 @@ WAYS: dict[str, Callable[[pa.Table, Path], Path]] = {
 
 def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, table[name].cast(kind))
-
-
-def _encoded(table: pa.Table) -> pa.Table:
-    return table.set_column(table.column_names.index("y"), "y", table["y"].dictionary_encode())
-
-
-def _widened(table: pa.Table) -> pa.Table:
-    return _cast(_cast(table, "visit", pa.int32()), "visit", pa.int64())
 
 
 def _in_files(table: pa.Table, folder: Path) -> Path:
