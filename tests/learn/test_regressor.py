@@ -508,7 +508,7 @@ def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
         ({}, np.array([*np.ones(99), np.nan]), "finite number|NaN"),
         ({}, np.array([*np.ones(99), np.inf]), "finite number|infinity"),
         ({}, np.array(["a"] * 100), "numbers"),
-        ({}, np.ones(100) * 1j, "Complex|numbers"),
+        ({}, np.ones(100) * 1j, "Complex|numbers|no array"),
         ({}, np.array([True] * 100), "booleans"),
         ({}, np.ones(99), "samples"),
     ],

@@ -660,6 +660,11 @@ class Checkpoint:
         )
         if kept is None:
             return None
+        if not kept.keys() >= {"weights", "history", "evidence"}:
+            raise InvalidInput(
+                f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something"
+                f" else. {_TRAIN_AGAIN}"
+            )
         if kept["evidence"] != evidence:
             raise self._foreign(f"model-{number}.pt")
         _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
@@ -695,11 +700,11 @@ class Checkpoint:
         data = self._store.read(name)
         try:
             # weights_only: a pickle runs code, and somebody else may have written to the folder.
-            return (
-                None
-                if data is None
-                else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-            )
+            if data is None:
+                return None
+            found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            found.keys()  # of what is no table an error
+            return found
         except Exception as error:
             where = self._store.folder / name
             raise InvalidInput(
