@@ -299,11 +299,11 @@ def test_the_label_column_is_no_group():
     query = asked.query(2, epsilon=1.0)
     for groups in (asked.groups, asked.groups[:]):
         with pytest.raises(
-            ldp.errors.InvalidInput, match="whose labels are private|label column among"
+            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
             ldp.aggregate(y, query, groups, column="bought", noise=SEED)
         with pytest.raises(
-            ldp.errors.InvalidInput, match="whose labels are private|label column among"
+            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
             ldp.aggregate(rows["bought"], query, groups, noise=SEED)
     one = ldp.aggregates.Histogram(2, 1.0, 2)
@@ -313,7 +313,7 @@ def test_the_label_column_is_no_group():
         (y, rows["bought"], "bought"),
     ):
         with pytest.raises(
-            ldp.errors.InvalidInput, match="whose labels are private|label column among"
+            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
             ldp.aggregate(labels, one, groups, column=column, noise=SEED)
     assert ldp.aggregate(y, query, asked.groups, column="paid", noise=SEED).n_groups == sum(
