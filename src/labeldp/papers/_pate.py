@@ -171,7 +171,7 @@ class PATEClassifier(CuratorEstimator):
     ----------
     Papernot et al. (2018), "Scalable Private Learning with PATE"; Malek et al. (2021), "Antipodes
     of Label Differential Privacy: PATE and ALIBI"; Tang et al. (2022), "Machine Learning with
-    Differentially Private Labels", Algorithm 4 (PATE-FM).
+    Differentially Private Labels", Algorithms 4 and 5 (PATE-FM).
 
     Notes
     -----

@@ -64,7 +64,7 @@ class FixMatchTeacher:
     knows it by its class alone: after a change of its settings take another `random_state`, which
     is a new charge. One of eight inputs of an epoch has a label, for which the shard's rows are
     repeated. Cost: a training on all rows for each teacher. Source: Tang et al., "Machine Learning
-    with Differentially Private Labels" (2022), Algorithm 4 (PATE-FM); Sohn et al., "FixMatch"
+    with Differentially Private Labels" (2022), Algorithms 4, 5 (PATE-FM); Sohn et al., "FixMatch"
     (2020).
 
     Examples

@@ -5,11 +5,12 @@
 RROnBins (Ghazi et al. 2023) is randomized response over bins of points; a bin's output is one
 number.
 
-BoundedLaplace (the geometric mechanism of Ghosh et al. 2012, truncated): P[j | y] = t^|y - j| / Z_y
-with Z_y = sum_j t^|y - j| and t = e^(-epsilon / (K - 1)). For one output j, P[j | y] falls as y
-moves away from j, since Z of two neighbouring classes differs by at most the factor t. So it is
-largest at y = j and least at an end y = e, and the ratio is t^-|e - j| Z_e / Z_j <= t^-(K - 1) =
-e^epsilon, because no Z is below those of the ends. Both ends reach it: no smaller t would do.
+BoundedLaplace (geometric noise as of Ghosh et al. 2012, but scaled to sum to 1 over the classes
+where theirs is clamped to the ends): P[j | y] = t^|y - j| / Z_y with Z_y = sum_j t^|y - j| and t =
+e^(-epsilon / (K - 1)). For one output j, P[j | y] falls as y moves away from j, since Z of two
+neighbouring classes differs by at most the factor t. So it is largest at y = j and least at an end
+y = e, and the ratio is t^-|e - j| Z_e / Z_j <= t^-(K - 1) = e^epsilon, because no Z is below those
+of the ends. Both ends reach it: no smaller t would do.
 
 References
 ----------

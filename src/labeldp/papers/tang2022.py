@@ -10,7 +10,7 @@ Algorithm 7       `denoise_ssl`, which keeps labels that agree with their cluste
 
 `ldp_normal`, `ldp_ssl` and `aug_descent` are parameters of a `TorchClassifier`, with RandRes as the
 law; on noisy labels of PATE-FM the recipe among them trains by `labeldp.deep.train`. All names but
-`RandRes` and `NoiseCluster` need torch, which is imported at their first use.
+`RandRes`, `NoiseCluster` and `PATEClassifier` need torch, which is imported at their first use.
 """
 
 from dataclasses import replace
@@ -71,6 +71,10 @@ _TORCH = {
     "denoise_ssl": "labeldp.deep._consistency",
 }
 _WARM_UP = 4
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> object:
