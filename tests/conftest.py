@@ -51,6 +51,8 @@ def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> ldp.Ledger:
-    """A ledger that gives each column the budget of its first charge, in a folder of its own."""
-    return ldp.Ledger(tmp_path / "private" / "ledger.db")
+def ledger(tmp_path: Path, request: pytest.FixtureRequest) -> ldp.Ledger:
+    """A ledger in a folder of its own, with the module's `BUDGET` for each column; without one a
+    column has the budget of its first charge."""
+    budget = getattr(request.module, "BUDGET", None)
+    return ldp.Ledger(tmp_path / "private" / "ledger.db", budget=budget)

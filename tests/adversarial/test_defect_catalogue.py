@@ -34,6 +34,8 @@ from labeldp.laws._exact import equal_cell, sets_contain
 from labeldp.tables._evidence import read_noisy
 from labeldp.testing import check_law
 
+BUDGET = 3.0  # of each column
+
 LABELS = np.random.default_rng(0).integers(4, size=400)
 IDS = np.random.default_rng(1).permutation(10**6)[:400]
 X = np.eye(4)[LABELS] + np.random.default_rng(2).normal(size=(400, 4))

@@ -27,6 +27,8 @@ from labeldp import (
 from labeldp.custody._encode import RowIds
 from labeldp.custody._run import Run
 
+BUDGET = 3.0  # of each column
+
 N = 300
 
 REQUEST = """

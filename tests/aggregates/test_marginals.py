@@ -18,6 +18,8 @@ from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
 from labeldp.papers.ghazi2021 import RepeatAndSelect
 
+BUDGET = 2.0  # of each column
+
 FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 400)

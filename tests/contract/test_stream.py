@@ -19,6 +19,8 @@ from labeldp.ledger import _rowset as rowset
 from labeldp.ledger._ledger import RunRecord
 from labeldp.noise._words import Blocks, integers_or_names
 
+BUDGET = 10.0  # of each column
+
 LABELS = np.random.default_rng(0).integers(6, size=5000).astype(np.int32)
 IDS = np.random.default_rng(1).permutation(10**6)[:5000]
 PRIOR = np.random.default_rng(2).dirichlet(np.ones(6), 5000)

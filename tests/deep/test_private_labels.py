@@ -44,8 +44,6 @@ def test_items_are_matched_by_ids_or_their_order():
             net().fit(X, labels, **wrong)
     with pytest.raises(ldp.InvalidInput, match="inconsistent numbers"):
         net().fit(X[:9], labels)
-    with pytest.raises(ldp.InvalidInput, match="say dataset"):
-        net(dataset="d").fit(X, labels)
     assert labels.spent() == 6.0
 
 

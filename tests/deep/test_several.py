@@ -29,6 +29,8 @@ from labeldp.deep import (
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import InvalidInput, RepeatWarning, UntrainedWarning
 
+BUDGET = 4.0  # of each column
+
 N = 1500
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, 4)).astype(np.float32)

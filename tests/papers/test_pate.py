@@ -37,6 +37,8 @@ from labeldp.errors import NoisyVotesWarning
 from labeldp.ledger import _run_store as run_store
 from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier, plan_teachers
 
+BUDGET = 20.0  # of each column
+
 X, Y = make_blobs(1200, centers=3, random_state=0, cluster_std=1.0)
 FEW: dict[str, Any] = {"epsilon": 8.0, "n_teachers": 24, "n_queries": 40, "classes": range(3)}
 SEEDED = ldp.SeededNoise(0)
