@@ -924,6 +924,11 @@ class SqliteStore:
 
     path: Path
 
+    def exists(self) -> bool:
+        """Tell whether there is a file, without a connection to it."""
+        with _errors(self.path):
+            return self.path.exists()
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
         """Open a read transaction; None if there is no file. A folder that cannot be read is an

@@ -431,8 +431,7 @@ class Ledger:
     def exists(self) -> bool:
         """Tell whether the ledger exists. A place that cannot be read is an error, never an absent
         ledger."""
-        with self._store.reading() as session:
-            return session is not None
+        return self._store.exists()
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
         """Find the latest run of this request that is settled, or charged and can be resumed; None

@@ -73,6 +73,11 @@ class PostgresStore:
 
     url: LedgerUrl
 
+    def exists(self) -> bool:
+        """Tell whether the database has a ledger."""
+        with self.reading() as session:
+            return session is not None
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session | None]:
         """Open a read transaction, with one consistent view; None if the database has no ledger.
