@@ -82,9 +82,11 @@ def test_batch_statistics_are_nearly_those_of_one_process(one, two):
 
 
 def test_each_process_reads_its_share_of_the_same_batches(one, two):
-    for batches, *shares in zip(
-        one["rows"]["asked"], *(found["rows"]["asked"] for found in two), strict=True
-    ):
+    asked = [
+        [batches for batches in found["rows"]["asked"] if len(batches) > 1] for found in (one, *two)
+    ]
+    assert asked[0]
+    for batches, *shares in zip(*asked, strict=True):
         assert [len(rows) for rows in batches] == [63, 63, 63, 3]
         for whole, mine, other in zip(batches[:3], *(parts[:3] for parts in shares), strict=True):
             assert torch.equal(torch.cat([mine, other]), whole)

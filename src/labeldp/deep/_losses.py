@@ -718,7 +718,7 @@ def posterior_loss(
                 'Expected prior="model" or "uniform" with several label columns, got weights. Leave'
                 " prior out."
             )
-        log_prior = Dense(_log_prior(prior, logits))
+        log_prior = Dense(_log_prior(prior, logits, check))
         return _loss(_soft_labels, logits, Sum((evidence, log_prior)), reduction, check)
     kind = {"model": _model_posterior, "uniform": _soft_labels}[
         _validate.one_of(("model", "uniform"), prior=prior)
@@ -862,6 +862,11 @@ def mixup_loss(
         raise InvalidInput(
             f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}."
             " Flatten it."
+        )
+    elif looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise InvalidInput(
+            "Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as"
+            " augment.mixup does."
         )
     first = loss(logits, a, reduction="none", **options)
     second = loss(logits, b, reduction="none", **options)
@@ -1021,13 +1026,20 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _log_prior(prior: Tensor, logits: Tensor) -> Tensor:
+def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
     if prior.shape not in (logits.shape, logits.shape[1:]):
         raise InvalidInput(
             f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got"
             f" {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    if looks(check, logits) and not bool(
+        ((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()
+    ):
+        raise InvalidInput(
+            "Expected a prior of finite weights, none negative and some above 0 in each row, got"
+            " others. Give probabilities of the classes."
+        )
     log_prior = weights.log()
     return (log_prior - log_prior.amax(dim=-1, keepdim=True)).expand(logits.shape)
 
