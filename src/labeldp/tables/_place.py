@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tempfile
+import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +36,6 @@ from labeldp._files import (
 )
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.noise._secrets import new_run_id
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # file systems that rename a folder in one step; all others are treated as object stores
@@ -511,7 +511,7 @@ class Staging:
     def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
         # Workers on several machines, and several attempts at one task, write into one folder.
-        return self.folder.child(f"attempt-{new_run_id()}{self.suffix}")
+        return self.folder.child(f"attempt-{uuid.uuid1().hex}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
@@ -827,7 +827,7 @@ def scratch(out: Place) -> Iterator[Path]:
         return
     # A small object is written before the first pass: a release that cannot be written should not
     # be charged.
-    probe = out.beside(f"_labeldp_probe_{new_run_id()}")
+    probe = out.beside(f"_labeldp_probe_{uuid.uuid1().hex}")
     try:
         probe.write_bytes(b"")
         probe.delete()
