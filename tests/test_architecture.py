@@ -69,7 +69,7 @@ ROOMS = {
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
     "statements in src": 25375,
-    "statements in tests": 26879,
+    "statements in tests": 26877,
     "statements in benchmarks": 5802,
     "functions": 3508,
     "raise statements": 1091,
