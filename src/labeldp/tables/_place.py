@@ -9,11 +9,14 @@ works on it.
 
 import hashlib
 import importlib
+import itertools
 import json
 import os
+import platform
 import re
 import tempfile
-import uuid
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,6 +55,7 @@ BUCKET = r"bucket-\d{3}\.arrow"
 """The pattern of names of a shuffle's files."""
 _OURS = re.compile(rf"attempt-[0-9a-f]{{32}}[.\w]*|part-\d{{5,}}[.\w]*|{TEMPORARY}")
 _AND_JOURNAL = re.compile(f"{_OURS.pattern}|{JOURNAL}")
+_COUNTER = itertools.count()
 
 
 @dataclass(frozen=True, repr=False)
@@ -338,6 +342,13 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     return _filesystem(found), path
 
 
+def unused_name() -> str:
+    """Return a name that no other process, thread or machine uses. It is not secret."""
+    # Workers on several machines, and several attempts at one task, write into one folder.
+    facts = (platform.node(), os.getpid(), threading.get_ident(), time.time_ns(), next(_COUNTER))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
 @contextmanager
 def reading(place: Place) -> Iterator[None]:
     """Translate errors of the file system into a ReleaseError that names the file."""
@@ -510,8 +521,7 @@ class Staging:
 
     def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
-        # Workers on several machines, and several attempts at one task, write into one folder.
-        return self.folder.child(f"attempt-{uuid.uuid1().hex}{self.suffix}")
+        return self.folder.child(f"attempt-{unused_name()}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
@@ -827,7 +837,7 @@ def scratch(out: Place) -> Iterator[Path]:
         return
     # A small object is written before the first pass: a release that cannot be written should not
     # be charged.
-    probe = out.beside(f"_labeldp_probe_{uuid.uuid1().hex}")
+    probe = out.beside(f"_labeldp_probe_{unused_name()}")
     try:
         probe.write_bytes(b"")
         probe.delete()
