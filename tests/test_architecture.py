@@ -53,7 +53,7 @@ ROOMS = {
     "aggregates": 670,
     "app": 1156,
     "cli": 624,
-    "custody": 2411,  # labels as a closed value, whose idle guards still stand in the other rooms
+    "custody": 2414,  # labels as a closed value, whose idle guards still stand in the other rooms
     "deep": 2655,
     "evidence": 521,
     "laws": 2435,
@@ -68,11 +68,11 @@ ROOMS = {
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25382,
-    "statements in tests": 26877,
+    "statements in src": 25385,
+    "statements in tests": 26882,
     "statements in benchmarks": 5802,
     "functions": 3509,
-    "raise statements": 1091,
+    "raise statements": 1092,
     "numbers at module level": 612,
     "public callables with many parameters": 16,
     "private functions with many parameters": 0,
@@ -80,7 +80,7 @@ FIGURES = {
     "readers of stack frames": 9,
     "exec or eval": 0,
     "private names of other libraries": 0,
-    "test files that import private names": 135,
+    "test files that import private names": 136,
     "lines that are too long": 0,
 }
 """The most of what else makes a house hard to live in (`tests/house.py` says what is counted)."""

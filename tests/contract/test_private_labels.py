@@ -26,6 +26,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import all_estimators
 
 import labeldp as ldp
+from labeldp.custody import aggregate_best
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 400
@@ -268,7 +270,11 @@ def test_what_is_given_beside_the_value_is_never_ignored() -> None:
             ldp.privatize(labels, LAW, **given)
         with pytest.raises(ldp.InvalidInput, match="PrivateLabels to say"):
             ldp.aggregate(labels, query, np.zeros(N, int), **given)
-    assert labels.spent() == 0.0
+    # every row of a unit would be counted, with noise for one
+    units, tries = closed(unit=FRAME.customer), [(query, np.zeros(N, int))]
+    with pytest.raises(ldp.InvalidInput, match="with unit="):
+        aggregate_best(units, tries, lambda answer: 0.0, tuning=RepeatAndSelect(2))
+    assert labels.spent() == units.spent() == 0.0
 
 
 @pytest.mark.parametrize("bad", [{"classes": ["no", "si"]}, {}, {"id": "bought"}, {"noise": 3}])

@@ -188,6 +188,7 @@ def aggregate(
         labels.require_alone(
             {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
             | {"unit": unit, "column": None if column is DEFAULT_COLUMN else column}
+            | {"max_rows_per_unit": None if max_rows_per_unit == 1 else max_rows_per_unit}
         )
     labels.require_public(groups, "groups")
     if isinstance(query, FeatureSums):
@@ -411,6 +412,17 @@ def aggregate_best(
         given = RowIds.of(ids, None, id_name).beside(labels)
         account = Account(dataset or "", column, 1, ledger, noise)
         labels = close(labels, classes, account, given, n_classes=candidates[0][0].n_classes)
+    else:
+        labels.require_alone(
+            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
+            | {"column": None if column is DEFAULT_COLUMN else column}
+        )
+    # Noise covers one changed row, and no cap is drawn: a unit with more rows would not be hidden.
+    if labels.rows.given.unit is not None:
+        raise InvalidInput(
+            "Expected labels whose rows are protected one by one, got some with unit=. Answer one"
+            " query about them by labeldp.aggregate."
+        )
     for _, groups in candidates:
         labels.require_public(groups, "groups")
     account, rows = replace(labels.account, redraw=redraw), labels.rows

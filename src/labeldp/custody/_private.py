@@ -436,11 +436,10 @@ def close(
     given: RowIds,
     *,
     n_classes: int | None = None,
-    inferred: bool = False,
 ) -> PrivateLabels:
     """Close raw labels with an account, ids and units that are checked."""
     made = object.__new__(PrivateLabels)
-    _close(made, y, classes, account, given, n_classes=n_classes, inferred=inferred)
+    _close(made, y, classes, account, given, n_classes=n_classes)
     return made
 
 
@@ -452,13 +451,12 @@ def _close(
     given: RowIds,
     *,
     n_classes: int | None = None,
-    inferred: bool = False,
 ) -> None:
-    declared, read = classes_for(y, classes, n_classes)
+    declared, inferred = classes_for(y, classes, n_classes)
     codes = encode(y, declared)
     if isinstance(declared, LabelColumns) and isinstance(account.column, _validate.DefaultColumn):
         account = replace(account, column=declared.name)
-    made.account, made.inferred = account, inferred or read
+    made.account, made.inferred = account, inferred
     made.index = _index_of(y)
     made.rows = TableRows(given, len(codes), account.private_column(declared, given))
     _CODES[made] = os.getpid(), codes

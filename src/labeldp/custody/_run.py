@@ -178,6 +178,7 @@ def privatize(
         labels.require_alone(
             {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
             | {"unit": unit, "column": None if column is _validate.DEFAULT_COLUMN else column}
+            | {"max_rows_per_unit": None if max_rows_per_unit == 1 else max_rows_per_unit}
         )
     account, rows = replace(labels.account, redraw=redraw), labels.rows
     declared = labels.classes
