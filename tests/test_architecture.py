@@ -69,7 +69,7 @@ ROOMS = {
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
     "statements in src": 25385,
-    "statements in tests": 26882,
+    "statements in tests": 26880,
     "statements in benchmarks": 5802,
     "functions": 3509,
     "raise statements": 1092,
@@ -80,7 +80,7 @@ FIGURES = {
     "readers of stack frames": 9,
     "exec or eval": 0,
     "private names of other libraries": 0,
-    "test files that import private names": 136,
+    "test files that import private names": 135,
     "lines that are too long": 0,
 }
 """The most of what else makes a house hard to live in (`tests/house.py` says what is counted)."""
