@@ -455,6 +455,11 @@ def _of_text(labels: Any, classes: Sequence[object]) -> NDArray[np.int32] | None
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # Arrow would take a text for its letters, and a mapping for its names.
+    if not (
+        hasattr(labels, "shape") or isinstance(labels, list | tuple | pa.Array | pa.ChunkedArray)
+    ):
+        return None
     found, hidden = None, False
     with UNTOLD:
         hidden = _validate.hides(labels)
