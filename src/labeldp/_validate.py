@@ -32,16 +32,6 @@ _TOLD = 4  # differences in a message
 PLAIN = (bool, int, float, str, type(None))
 
 
-class DefaultColumn(str):
-    """The name of a label column that the caller did not name. By its type it is told from the same
-    name given explicitly."""
-
-    __slots__ = ()
-
-
-DEFAULT_COLUMN = DefaultColumn("label")
-
-
 def shown(value: object) -> str:
     """Show a value in a message: a number or a short text as it is, of anything else the type,
     since it may hold labels."""

@@ -22,7 +22,6 @@ LabelDPWarning
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
 ├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
-├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
@@ -203,11 +202,6 @@ class PriorQuestionsWarning(LabelDPWarning):
 
 class RareCategoriesWarning(LabelDPWarning):
     """A column has more categories than its learner takes; the rarer ones count as one."""
-
-
-class RawLabelsWarning(LabelDPWarning):
-    """Raw labels reach a private estimator through another one, which charges for each of its fits,
-    or they measure a model that learned from them."""
 
 
 class RepeatWarning(LabelDPWarning):

@@ -12,8 +12,6 @@ WHICH_CLASSES = "which classes occur"
 this fact."""
 DECLARED = "declared"
 """The kind of event of labels that another mechanism than labeldp drew."""
-OWN_NAME = "own_name"
-"""The fact, in an event's law or query, that is the name that labels without `column=` carried."""
 
 
 def columns_of(column: str, event: Mapping[str, object]) -> tuple[str, ...]:
@@ -24,20 +22,9 @@ def columns_of(column: str, event: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(map(str, listed)) if isinstance(listed, list | tuple) and listed else (column,)
 
 
-def own_name(event: Mapping[str, object]) -> str | None:
-    """Read from an event the name that labels without `column=` carried; None if they had none, or
-    if their column was named."""
-    asked = event.get("law", event.get("query"))
-    found = asked.get(OWN_NAME) if isinstance(asked, Mapping) else None
-    return found if isinstance(found, str) else None
-
-
 def private_names(receipts: "Iterable[Receipt]") -> set[str]:
-    """List the names of all columns whose labels these runs have read, and those that labels
-    without `column=` carried."""
-    return {
-        name for receipt in receipts for name in (*receipt.columns, own_name(receipt.event)) if name
-    }
+    """List the names of all columns whose labels these runs have read."""
+    return {name for receipt in receipts for name in receipt.columns}
 
 
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp._validate import DEFAULT_COLUMN, exact
+from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, FeatureSums, Marginals, Query, TeacherQuery, Tuning
 from labeldp.aggregates._base import check_groups
 from labeldp.custody._encode import (
@@ -31,17 +31,16 @@ from labeldp.custody._encode import (
     MISSING,
     NO_NUMBER,
     UNDECLARED,
-    Name,
     RowIds,
     are_codes,
     as_array,
     bad_label,
     declare,
-    label_among_groups,
     one_of,
+    require_closed,
     require_public_columns,
 )
-from labeldp.custody._private import PrivateLabels, close, opened
+from labeldp.custody._private import PrivateLabels, opened
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
@@ -86,28 +85,18 @@ _Candidates = list[tuple[Query, NDArray[np.int64]]]
 
 
 def aggregate(
-    labels: ArrayLike,
+    labels: PrivateLabels,
     query: Query,
     groups: ArrayLike,
     *,
-    classes: Sequence[object] | None = None,
-    dataset: str | None = None,
-    column: str = DEFAULT_COLUMN,
-    ids: ArrayLike | None = None,
-    unit: ArrayLike | None = None,
-    max_rows_per_unit: int = 1,
-    ledger: Ledger | None = None,
-    noise: SeededNoise | None = None,
     redraw: bool = False,
-    id_name: Name | None = None,
-    unit_name: Name | None = None,
 ) -> Aggregate:
     """Answer a query about the labels of groups of rows privately, and charge the ledger.
 
     Parameters
     ----------
-    labels : (n,) array of class values
-        Raw, private. Every value must be declared.
+    labels : PrivateLabels
+        n rows. They say the classes, the account that is charged, ids and units.
     query : Histogram, Vote or another Query
         Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise
         covers m changed labels.
@@ -115,30 +104,8 @@ def aggregate(
     (n, T) for Marginals of T tables
         The public group of each row, for example its cluster; for Marginals the group in each
         table, numbered from 0 in each. It must not depend on these labels. Groups may be empty.
-    classes : sequence of K values, or "infer", optional
-        The public list of class values. None (default): the codes 0..K-1 of the query's K classes,
-        for integer labels only. "infer" reads them off the labels, as in `privatize`.
-    dataset : str, optional
-        Public name of the data set; a durable ledger requires it.
-    column : str, default="label"
-        Name of the label column.
-    ids : (n,) or (n, columns) array, column or table, optional
-        Public, different ids of the rows. With them a repeat is recognised in any order, and
-        disjoint rows do not add up.
-    unit : (n,) array or column, optional
-        The person, or other unit of protection, of each row. None (default): each row is its own
-        unit.
-    max_rows_per_unit : int
-        Largest number of rows of one unit that are counted; 1 by default. Further rows, chosen by a
-        secret key, are left out.
-    ledger : Ledger, or its path, optional
-        Durable record. None (default): nothing is recorded, which a warning says once.
-    noise : SeededNoise, optional
-        For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
         Draw and charge again even if the same request has settled. False by default.
-    id_name, unit_name : str or sequence of str, optional
-        Names of the columns of `ids` and `unit`, as in `privatize`.
 
     Returns
     -------
@@ -171,25 +138,13 @@ def aggregate(
     Examples
     --------
     >>> import labeldp as ldp
+    >>> labels = ldp.PrivateLabels([0, 0, 1, 1, 1], classes=[0, 1], noise=ldp.SeededNoise(0))
     >>> query = ldp.aggregates.Histogram(n_classes=2, epsilon=20.0, n_groups=2)
-    >>> ldp.aggregate(
-    ...     [0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)
-    ... ).values.tolist()
+    >>> ldp.aggregate(labels, query, [0, 0, 0, 1, 1]).values.tolist()
     [[2, 1], [0, 2]]
     """
-    n_classes = checked(query, features=True).n_classes
-    if groups is labels:
-        raise label_among_groups()
-    if not isinstance(labels, PrivateLabels):
-        given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
-        account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
-        labels = close(labels, classes, account, given, n_classes=n_classes)
-    else:
-        labels.require_alone(
-            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
-            | {"unit": unit, "column": None if column is DEFAULT_COLUMN else column}
-            | {"max_rows_per_unit": None if max_rows_per_unit == 1 else max_rows_per_unit}
-        )
+    checked(query, features=True)
+    require_closed(labels)
     labels.require_public(groups, "groups")
     if isinstance(query, FeatureSums):
         return answer_sums(labels, query, groups, redraw=redraw)
@@ -332,28 +287,21 @@ def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -
 
 
 def aggregate_best(
-    labels: ArrayLike,
+    labels: PrivateLabels,
     candidates: Sequence[tuple[Query, ArrayLike]],
     score: Callable[[Aggregate], float],
     *,
     tuning: Tuning,
     score_name: str = "",
-    classes: Sequence[object] | None = None,
-    dataset: str | None = None,
-    column: str = DEFAULT_COLUMN,
-    ids: ArrayLike | None = None,
-    ledger: Ledger | None = None,
-    noise: SeededNoise | None = None,
     redraw: bool = False,
-    id_name: Name | None = None,
 ) -> Aggregate:
     """Answer several queries about private labels and release the best answer, at one charge for
     all of them.
 
     Parameters
     ----------
-    labels : (n,) array of class values
-        Raw, private. Every row is protected by itself.
+    labels : PrivateLabels
+        n rows, each protected by itself: without units.
     candidates : sequence of (query, (n,) groups)
         Public, as in `aggregate`. Each query is pure (delta = 0), and all have the same classes.
         Each run draws one at random, with fresh noise.
@@ -367,7 +315,7 @@ def aggregate_best(
     score_name : str, default=""
         Public name of the score, by which a repeat of the request is recognised. Two scores need
         two names.
-    classes, dataset, column, ids, ledger, noise, redraw, id_name
+    redraw : bool
         As in `aggregate`.
 
     Returns
@@ -399,24 +347,13 @@ def aggregate_best(
     >>> from labeldp.papers.ghazi2021 import RepeatAndSelect
     >>> tries = [(Histogram(2, 50.0, 2), [0, 0, 0, 1, 1]), (Histogram(2, 50.0, 2), [0, 1, 0, 1, 0])]
     >>> purest = lambda found: float(found.values.max(axis=1).sum())
-    >>> best = aggregate_best(
-    ...     [0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1)
-    ... )
+    >>> labels = PrivateLabels([0, 0, 0, 1, 1], classes=[0, 1], noise=SeededNoise(1))
+    >>> best = aggregate_best(labels, tries, purest, tuning=RepeatAndSelect(30))
     >>> best.chosen, best.values.tolist(), best.receipt.epsilon
     (0, [[3, 0], [0, 2]], 150.0)
     """
     _check(candidates, score, tuning)
-    if any(groups is labels for _, groups in candidates):
-        raise label_among_groups()
-    if not isinstance(labels, PrivateLabels):
-        given = RowIds.of(ids, None, id_name).beside(labels)
-        account = Account(dataset or "", column, 1, ledger, noise)
-        labels = close(labels, classes, account, given, n_classes=candidates[0][0].n_classes)
-    else:
-        labels.require_alone(
-            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
-            | {"column": None if column is DEFAULT_COLUMN else column}
-        )
+    require_closed(labels)
     # Noise covers one changed row, and no cap is drawn: a unit with more rows would not be hidden.
     if labels.rows.given.unit is not None:
         raise InvalidInput(

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp._validate import joined, suggest
-from labeldp.errors import DomainLeakWarning, InvalidInput, warn
+from labeldp.errors import DomainLeakWarning, InvalidInput, WrongType, warn
 from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
@@ -62,14 +62,22 @@ def is_closed(labels: object) -> TypeGuard[Any]:
     return isinstance(labels, Closed)
 
 
+def require_closed(labels: object, besides: str = "") -> None:
+    """Refuse raw labels that are not closed; `besides` is what else the caller takes."""
+    if not is_closed(labels):
+        raise WrongType(
+            f"Expected PrivateLabels{besides}, got {type(labels).__name__}. Close raw labels first:"
+            " labels = labeldp.PrivateLabels(y, classes=[...]), of numbers range=(low, high). For"
+            " public data add noise=labeldp.SeededNoise(0)."
+        )
+
+
 def infers(classes: object) -> bool:
     """Tell whether `classes` is "infer", by which the classes are read off the labels."""
     return isinstance(classes, str) and classes == INFER
 
 
-def classes_for(
-    labels: ArrayLike, classes: Classes | None, n_classes: int | None = None
-) -> tuple[tuple[object, ...], bool]:
+def classes_for(labels: ArrayLike, classes: Classes | None) -> tuple[tuple[object, ...], bool]:
     """Determine the classes of some labels, and whether they were read off the labels.
 
     Parameters
@@ -77,9 +85,7 @@ def classes_for(
     labels : (n,) raw labels
         Their values are read with "infer" only; otherwise just their type.
     classes : sequence of K values, Grid, "infer", or None
-        None: the codes 0..K-1, if the labels are integers and `n_classes` is K.
-    n_classes : int, optional
-        The number of classes of a law or query.
+        None is refused, with an example of the labels' type.
 
     Returns
     -------
@@ -92,36 +98,28 @@ def classes_for(
         No classes are declared, or the declared or inferred values cannot be classes.
     """
     if classes is not None and not infers(classes):
-        return declare(classes, n_classes), False
+        return declare(classes), False
     if isinstance(labels, Mapping) or (
         len(getattr(labels, "shape", ())) == 2 and np.shape(labels)[1] > 1
     ):
         raise InvalidInput(
             "Expected one column of labels, or several with their declared classes, got several"
-            " without. Pass the LabelColumns that made the law: classes=columns."
+            " without. Declare each column's: classes={'bought': [...], 'returned': [...]}."
         )
     array = as_array(labels)
     if not len(array):
         raise InvalidInput("Expected at least one label, got none.")
     kind = array.dtype.kind
-    if classes is not None:
-        occurring = (
-            array.tolist()
-            if kind == "O"
-            else list(np.unique(array))
-            if kind in "mM"
-            else np.unique(array).tolist()
-        )
-        found = declare(read_off(occurring, len(array), floats=kind == "f"))
-        if n_classes is not None and len(found) != n_classes:
-            raise InvalidInput(
-                f"Expected {n_classes} classes, as many as the law or the query is about, got"
-                " others. Declare them: classes=[...]."
-            )
-        return found, True
-    if n_classes is None or kind not in "iu":
+    if classes is None:
         raise undeclared(kind)
-    return tuple(range(n_classes)), False
+    occurring = (
+        array.tolist()
+        if kind == "O"
+        else list(np.unique(array))
+        if kind in "mM"
+        else np.unique(array).tolist()
+    )
+    return declare(read_off(occurring, len(array), floats=kind == "f")), True
 
 
 def declare(
@@ -757,14 +755,6 @@ class RowIds:
                 f"Expected ids and units of public columns, got the label column {column!r} among"
                 " them. Leave it out."
             )
-
-
-def label_among_groups() -> InvalidInput:
-    """Make the error for the labels as groups, whose sizes are published without noise."""
-    return InvalidInput(
-        "Expected groups of public columns, got the label column among them, whose counts would be"
-        " exact. Leave it out, or, if it is another column, rename it."
-    )
 
 
 def require_public_columns(

@@ -27,7 +27,7 @@ from labeldp.custody._encode import (
     encode,
     require_public_columns,
 )
-from labeldp.custody._request import Account, Memory, charged_names
+from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
 from labeldp.custody._rows import TableRows
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.laws._columns import LabelColumns
@@ -150,9 +150,14 @@ class PrivateLabels(Closed):
     ) -> None:
         (ids, id_name), (unit, unit_name) = _named(ids), _named(unit)
         given = RowIds.of(ids, unit, id_name, unit_name).beside(y)
-        own = given.label or _validate.DEFAULT_COLUMN
-        _close(self, y, classes, replace(account, column=column or own), given)
-        if account.ledger is not None and not (self.dataset and type(self.account.column) is str):
+        declared, self.inferred = classes_for(y, classes)
+        codes = encode(y, declared)
+        own = declared.name if isinstance(declared, LabelColumns) else given.label
+        self.account = replace(account, column=column or own or UNNAMED)
+        self.index = _index_of(y)
+        self.rows = TableRows(given, len(codes), self.account.private_column(declared, given))
+        _CODES[self] = os.getpid(), codes
+        if account.ledger is not None and not (self.dataset and (column or own)):
             raise InvalidInput(
                 "Expected dataset= and column= with a ledger: the public names under which the"
                 " budget of these labels is kept."
@@ -215,15 +220,6 @@ class PrivateLabels(Closed):
         own = {*self.rows.column.columns, self.rows.given.label}
         charged = charged_names(names, self.dataset, self.account.ledger)
         require_public_columns(names, own | charged, role)
-
-    def require_alone(self, given: Mapping[str, object]) -> None:
-        """Refuse arguments, by their names, that only raw labels need."""
-        said = [name for name, value in given.items() if value is not None]
-        if said:
-            raise InvalidInput(
-                f"Expected PrivateLabels to say {', '.join(said)}, got it here, too. Leave it out:"
-                " make the labels with it."
-            )
 
     def spent(self) -> float:
         """Return the epsilon that one unit of these labels has spent: what the ledger has for their
@@ -427,39 +423,6 @@ def opened(labels: PrivateLabels) -> Codes:
     if process != os.getpid():  # a fork, whose account its parent does not see
         raise _closed()
     return codes
-
-
-def close(
-    y: ArrayLike,
-    classes: Any,
-    account: Account,
-    given: RowIds,
-    *,
-    n_classes: int | None = None,
-) -> PrivateLabels:
-    """Close raw labels with an account, ids and units that are checked."""
-    made = object.__new__(PrivateLabels)
-    _close(made, y, classes, account, given, n_classes=n_classes)
-    return made
-
-
-def _close(
-    made: PrivateLabels,
-    y: ArrayLike,
-    classes: Any,
-    account: Account,
-    given: RowIds,
-    *,
-    n_classes: int | None = None,
-) -> None:
-    declared, inferred = classes_for(y, classes, n_classes)
-    codes = encode(y, declared)
-    if isinstance(declared, LabelColumns) and isinstance(account.column, _validate.DefaultColumn):
-        account = replace(account, column=declared.name)
-    made.account, made.inferred = account, inferred
-    made.index = _index_of(y)
-    made.rows = TableRows(given, len(codes), account.private_column(declared, given))
-    _CODES[made] = os.getpid(), codes
 
 
 def _declared(classes: Any, range: Any, points: int | None) -> Any:

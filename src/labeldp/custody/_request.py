@@ -49,7 +49,7 @@ from labeldp.noise._secrets import (
     run_secret_halves,
 )
 from labeldp.noise._words import Key, SeededNoise, derive_key
-from labeldp.receipt import OWN_NAME, Receipt, own_name, private_names
+from labeldp.receipt import Receipt, private_names
 
 Overlap = Literal["charge", "refuse"]
 
@@ -60,7 +60,6 @@ SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and
 the identities of the requests that resumed it."""
-_LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
 REDRAW = "draw anew with redraw=True (of privatize, aggregate and release), which is charged"
@@ -73,6 +72,9 @@ RELEASE_ANEW = (
 _log = logging.getLogger("labeldp")
 # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
 _told: set[str] = set()
+
+UNNAMED = "label"
+"""The name of a label column that has none, where no ledger keeps it."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,6 @@ class PrivateColumn:
     max_rows_per_unit : int
     values : tuple of K values
         The declared classes, in the order of their codes; `LabelColumns` for several columns.
-    carried : str or None
-        If the caller named no column, the name that the labels carry, "" for none. It enters no
-        key.
     """
 
     dataset: str
@@ -98,7 +97,6 @@ class PrivateColumn:
     unit: str
     max_rows_per_unit: int
     values: tuple[object, ...]
-    carried: str | None = field(default=None, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         # Charged under another name, several columns would be missing in the accounts of each of
@@ -208,7 +206,7 @@ class Account:
     """
 
     dataset: str = ""
-    column: str = _validate.DEFAULT_COLUMN
+    column: str = UNNAMED
     max_rows_per_unit: int = 1
     ledger: Ledger | None = None
     noise: SeededNoise | None = None
@@ -241,14 +239,12 @@ class Account:
         require_public_columns(
             rows.columns, charged_names(rows.columns, self.dataset, self.ledger), "ids and units"
         )
-        own = rows.label if isinstance(self.column, _validate.DefaultColumn) else None
         return PrivateColumn(
             self.dataset,
-            str(self.column),
+            self.column,
             rows.unit_name,
             self.max_rows_per_unit,
             as_classes(classes),
-            carried=own,
         )
 
     def check(self) -> None:
@@ -345,8 +341,6 @@ class Request:
             if isinstance(values, LabelColumns)
             else {}
         )
-        if self.column.carried:  # by which the same labels are recognised under a name
-            several[OWN_NAME] = self.column.carried
         return kind(
             {**self.asked, **several},
             self.epsilon,
@@ -910,7 +904,6 @@ def _other_settings(
     found = [each.split(" ")[0] for each in _validate.differences(alike[-1].event, event)]
     # of classes and prior the ledger has a digest alone
     names = dict.fromkeys(name.rpartition(".")[2] for name in found or ["classes or prior"])
-    names.pop(OWN_NAME, None)  # the labels' own name, which is no setting
     return (
         f"Expected the settings of run {alike[-1].run_id}, whose answer is free, got others:"
         f" {', '.join(names)}."
@@ -985,76 +978,15 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing"
             " to record. Drop one of the two."
         )
-    column = request.column
-    if column.carried is None:
-        _check_named(column, ledger)
-        # a charge on several columns is in the account of each
-        return ledger.runs(column.dataset, column.columns[0])
-    runs = ledger.runs(column.dataset)
-    _check_unnamed(column, column.carried, runs)
-    return [run for run in runs if column.column in run.columns]
-
-
-def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord]) -> None:
-    """Refuse labels whose column the caller did not name, if they may be those of a column that the
-    data set was charged for by its name.
-
-    Charged again in the account of the default name, they would get a second budget, and neither
-    account would show the sum.
-    """
-    charged = sorted({name for run in runs for name in run.columns})
-    known = carried in charged and carried != column.column
-    if not known and (not charged or column.column in charged):
-        return
-    other = "another name" if known else f"column={carried or column.column!r}"
-    listed = (
-        f"{len(charged)} columns, among them"
-        if len(charged) > _LISTED
-        else "the columns"
-        if charged[1:]
-        else "the column"
-    )
-    shown = sorted(charged, key=lambda name: name != carried)[:_LISTED]
-    raise InvalidInput(
-        f"Expected the name of the label column: data set {column.dataset!r} has charges for"
-        f" {listed}"
-        f" {_validate.quoted(shown)}"
-        f"{f', and these labels carry the name {carried!r}' if known else ''}."
-        f" Which column are these labels? Pass column={shown[0]!r} if they are that one's, {other}"
-        " if they are of another column. Nothing was charged."
-    )
-
-
-def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
-    """Refuse the first charge of a column whose labels were charged without column=, but carried
-    its name: they would get two budgets."""
-    default = str(_validate.DEFAULT_COLUMN)
-    runs = [run for run in ledger.runs(column.dataset, default) if run.columns == (default,)]
-    fresh = (
-        [
-            name
-            for name in column.columns
-            if name != default and not ledger.runs(column.dataset, name)
-        ]
-        if runs
-        else []
-    )
-    for run in runs:
-        name = own_name(run.event)
-        if name in fresh:
-            raise InvalidInput(
-                f"Expected the column under which labels of the name {name!r} were charged: run"
-                f" {run.run_id} of data set {column.dataset!r} had no column=, and is in account"
-                f" {default!r}. Pass column={default!r}, and both count in one budget; if these are"
-                " other labels, give them another name. Nothing was charged."
-            )
+    # a charge on several columns is in the account of each
+    return ledger.runs(request.column.dataset, request.column.columns[0])
 
 
 def charged_names(
     names: Collection[str], dataset: str | None, ledger: Ledger | str | Path | None
 ) -> set[str]:
-    """List those of these names that a data set has charged as private, by its ledger; the labels'
-    own names count, too."""
+    """List those of these names that a data set has charged as private, by its
+    ledger."""
     if not names or not dataset or ledger is None:
         return set()
     record = as_ledger(ledger)

@@ -26,8 +26,8 @@ from labeldp.custody._draw import (
     law_per_row,
     prepare_side,
 )
-from labeldp.custody._encode import Name, RowIds
-from labeldp.custody._private import PrivateLabels, close, opened
+from labeldp.custody._encode import require_closed
+from labeldp.custody._private import PrivateLabels, opened
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
@@ -45,80 +45,39 @@ from labeldp.laws._base import Law, check_told_apart
 from labeldp.laws._columns import LabelColumns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import Part
-from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import ROWS, RunStore
 from labeldp.noise._words import (
     Pin,
-    SeededNoise,
     partition,
 )
 
 
 def privatize(
-    labels: PrivateLabels | ArrayLike,
+    labels: PrivateLabels,
     law: Law,
     *,
-    classes: Sequence[object] | None = None,
-    dataset: str | None = None,
-    column: str = _validate.DEFAULT_COLUMN,
-    ids: ArrayLike | None = None,
-    unit: ArrayLike | None = None,
-    max_rows_per_unit: int = 1,
     prior: Prior | Mapping[str, ArrayLike] = None,
     stage: str | None = None,
-    ledger: Ledger | None = None,
-    noise: SeededNoise | None = None,
     redraw: bool = False,
-    id_name: Name | None = None,
-    unit_name: Name | None = None,
 ) -> NoisyLabels:
     """Randomise every label once, by a law, and charge the ledger.
 
     Parameters
     ----------
-    labels : PrivateLabels, or (n,) array of class values
-        Raw, private. Every value must be declared. Of several columns, with `LabelColumns`: a data
-        frame or mapping with these columns, or an (n, L) array.
+    labels : PrivateLabels
+        n rows. They say the classes, the account that is charged, ids and units.
     law : Law
         The mechanism. Its epsilon is the total for one unit: with `max_rows_per_unit` = m, each
         row's law has epsilon / m, rounded down. Of several columns, one of `LabelColumns.law`:
         epsilon is the total for all columns of a unit.
-    classes : sequence of K values, Grid, LabelColumns, or "infer", optional
-        The public list of class values; for numbers a `Grid`, to whose nearest point each label is
-        rounded. None (default): the codes 0..K-1 of the law's K classes, for integer labels only.
-        "infer" reads them off the labels, which reveals the classes that occur: it warns,
-        `privacy.except_for` says so, and floats, or more than sqrt(n) different values, are
-        refused.
-    dataset : str, optional
-        Public name of the data set; a durable ledger requires it.
-    column : str, default="label"
-        Name of the label column. Several columns have their names from `LabelColumns`.
-    ids : (n,) or (n, columns) array, column or table, optional
-        Public, different ids of the rows. With them a repeat is recognised in any order, and
-        disjoint rows do not add up.
-    unit : (n,) array or column, optional
-        The person, or other unit of protection, of each row. None (default): each row is its own
-        unit.
-    max_rows_per_unit : int
-        Largest number of rows of one unit that are drawn; 1 by default. Further rows, chosen by a
-        secret key, get no evidence.
     prior : (n, K) array, function of row positions, or iterator of batches, optional
         Public weights of the classes for each row; uniform if None. It must not depend on these raw
         labels. Of several columns also a mapping of a column's name to its (n, K_l) weights, which
         are multiplied (`LabelColumns.prior`).
     stage : str, optional
         Name of the stage; "release" by default.
-    ledger : Ledger, or its path, optional
-        Durable record. None (default): nothing is recorded, which a warning says once.
-    noise : SeededNoise, optional
-        For tests and benchmarks on public data only: no guarantee at all.
     redraw : bool
         Draw and charge again even if the same request has settled. False by default.
-    id_name, unit_name : str or sequence of str, optional
-        Names of the columns of `ids` and `unit`. None (default): the names that columns of pandas,
-        polars or Arrow carry, else "id" and "unit". Two different ids of one name are two different
-        rows (or people) to the ledger. Ids of different names cannot be compared, so their runs add
-        up; units of different names in one account are refused.
 
     Returns
     -------
@@ -157,9 +116,8 @@ def privatize(
     Examples
     --------
     >>> import labeldp as ldp
-    >>> noisy = ldp.privatize(
-    ...     [0, 2, 1], ldp.SubsetSelection(n_classes=4, epsilon=1.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels([0, 2, 1], classes=range(4), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.SubsetSelection(n_classes=4, epsilon=1.0))
     >>> noisy.likelihood().shape
     (3, 4)
     """
@@ -168,18 +126,7 @@ def privatize(
             "Expected a law, such as labeldp.RandomizedResponse(n_classes=2, epsilon=1.0), got"
             f" {_validate.shown(law)}."
         )
-    if not isinstance(labels, PrivateLabels):
-        # Ids, units and classes are public and enter unkeyed digests, so labels among them are
-        # refused before anything else.
-        given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
-        account = Account(dataset or "", column, max_rows_per_unit, ledger, noise)
-        labels = close(labels, classes, account, given, n_classes=law.n_classes)
-    else:
-        labels.require_alone(
-            {"classes": classes, "dataset": dataset, "ids": ids, "ledger": ledger, "noise": noise}
-            | {"unit": unit, "column": None if column is _validate.DEFAULT_COLUMN else column}
-            | {"max_rows_per_unit": None if max_rows_per_unit == 1 else max_rows_per_unit}
-        )
+    require_closed(labels)
     account, rows = replace(labels.account, redraw=redraw), labels.rows
     declared = labels.classes
     if law.kind == "number":

@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from labeldp import _validate
-from labeldp.custody._encode import Name, as_array
 from labeldp.deep._consistency import Consistency
 from labeldp.deep._inputs import (
     Inputs,
@@ -87,9 +86,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
 )
 from labeldp.protocol._fit import Rows as Positions
-from labeldp.protocol._matching import check_count
 from labeldp.protocol._several import (
-    check_rows,
     columns_told,
     rates_of,
     share_right,
@@ -100,8 +97,6 @@ from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
     from labeldp.custody._private import LabelFacts, PrivateLabels
-    from labeldp.ledger._ledger import Ledger
-    from labeldp.noise._words import SeededNoise
     from labeldp.protocol._fit import GroupPrior
 
 Floats = NDArray[np.float64]
@@ -133,10 +128,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         y: Any = None,
         *,
         ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
         id_of: Callable[[Any], object] | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
@@ -148,30 +140,22 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             the input. Row i of y belongs to item i of the Dataset, whatever the order of a
             DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by
             id.
-        y : PrivateLabels or (n,) raw labels, which are charged once for all stages, or NoisyLabels,
-        which cost nothing
-            Only the first process reads raw labels; the others may pass None. A classifier with
-            `classes=LabelColumns(...)` takes an (n, L) array, or a data frame or mapping with these
-            columns: `epsilon` is the total for all of them, `law` is "auto", the name of each
-            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts
-            in the account of each column. The losses of the heads add up, each the exact likelihood
-            of its column; where a draw tells of the columns only together, as under a prior, the
-            likelihood of the combinations is taken. `predict` returns (n, L), `predict_proba` a
-            list of L arrays.
+        y : PrivateLabels, which are charged once for all stages, or NoisyLabels, which cost nothing
+            Only the first process reads PrivateLabels; the others may pass None. Of several
+            columns, which a classifier takes, `epsilon` is the total for all of them, `law` is
+            "auto", the name of each column's law, or one of `labels.classes.law`, and the ledger
+            has one charge, which counts in the account of each column. The losses of the heads add
+            up, each the exact likelihood of its column; where a draw tells of the columns only
+            together, as under a prior, the likelihood of the combinations is taken. `predict`
+            returns (n, L), `predict_proba` a list of L arrays.
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With a ledger but without ids, a
+            Public ids of X's rows: each row of X gets the label of its id, and rows without one are
+            left out; by default row i of X gets label i. With a ledger, of labels without ids, a
             Dataset is read once before anything is charged, so that a repeat is recognised; with a
-            folder it is read once in any case. With NoisyLabels, each row of X gets the label of
-            its id, and rows without one are left out; by default row i of X gets noisy label i.
-        unit : (n,) array, optional
-            The person (or other unit of privacy) that each row is about; by default each row is a
-            unit of its own.
+            folder it is read once in any case.
         id_of : function of an item, optional
             Returns the id of a Dataset's item. Each item that is read is checked by it: against
             `ids`, or those of NoisyLabels, or else its position.
-        id_name, unit_name : str, optional
-            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names
-            that columns of a data frame have.
 
         Returns
         -------
@@ -186,14 +170,13 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             labels that were drawn, and the same fit, or another recipe in another folder, resumes
             from them.
         """
-        self._require_one_column(y)
-        from_first(lambda: self._require_public(X, y, ids, unit))
+        from_first(lambda: self._require_public(X, y, ids))
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = self._inputs(X, y, id_of, named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
             require_own_order(X, ids)
         with self._whole():
-            return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
+            return self._fit(X, inputs, self._shared(y), ids)
 
     def _inputs(
         self, X: Any, y: Any, id_of: Callable[[Any], object] | None = None, ids: Any = None
@@ -206,38 +189,34 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     ) -> tuple[Inputs, Any]:
         return together(X, inputs_of(X, watch=False) if inputs is None else inputs, labels, ids)
 
-    def _read(self, y: Any, n_rows: int) -> Any:
+    def _require_public(self, X: Any, y: Any, ids: Any) -> None:
         if y is None:
             raise InvalidInput(
-                "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or"
-                " DataLoader are not looked at: pass them as y; of a dataset of with_evidence"
-                " pass dataset.noisy."
+                "Expected y: PrivateLabels or NoisyLabels, got None. Labels in a Dataset or"
+                " DataLoader are not looked at: take them out by labeldp.deep.split_labels; of a"
+                " dataset of with_evidence pass dataset.noisy."
             )
-        if isinstance(self.classes, LabelColumns):
-            check_rows(y, self.classes, n_rows)
-            return y
-        labels = as_array(y)
-        check_count(len(labels), n_rows)
-        return labels
+        super()._require_public(X, y, ids)
 
-    def _closed(
-        self, y: Any, n_rows: int, ids: Any, unit: Any, names: tuple[Name | None, Name | None]
-    ) -> PrivateLabels:
+    def _shared(self, y: Any) -> Any:
+        """Return the labels, and to other processes than the first what is public about them."""
+        if isinstance(y, NoisyLabels):
+            return y
         from labeldp.custody._private import of_facts
 
         made: list[PrivateLabels] = []
 
-        def close() -> LabelFacts:
-            made.append(super(NetEstimator, self)._closed(y, n_rows, ids, unit, names))
-            account = made[0].account
-            if self.folder is not None and account.ledger is None and account.noise is None:
+        def tell() -> LabelFacts:
+            made.append(y)
+            if self.folder is not None and y.account.ledger is None and y.account.noise is None:
                 raise InvalidInput(
-                    "Expected a ledger with folder=: without one a killed fit could not draw the"
-                    " same labels again. Pass ledger=."
+                    "Expected labels with a ledger, with folder=: without one a killed fit could"
+                    " not draw the same labels again. Make them with ledger=."
                 )
-            return made[0].facts
+            facts: LabelFacts = y.facts
+            return facts
 
-        facts = from_first(close)  # the other processes read no label
+        facts = from_first(tell)
         return made[0] if made else of_facts(facts)
 
     def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
@@ -440,7 +419,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for your own
         losses).
     epsilon : float > 0, default=1.0
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     n_stages : int >= 1, default=1
         Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
         prior with which the next part is privatized (LP-MST), at the same epsilon; each stage has
@@ -478,39 +457,21 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         In later stages, leave out rows of earlier stages whose output contains none of the k
         classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
         number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
-    classes : sequence of K values, or "infer", default=None
-        The public list of classes. Raw labels need one, unless they are integer codes and `law` is
-        a Law, which knows K; NoisyLabels have theirs. "infer" takes the list from the raw labels,
-        which reveals which classes occur: it warns, `privacy_.except_for` says so, and floats, or
-        more than sqrt(n) different values, are refused. `LabelColumns` declares several targets,
-        see `fit`.
     validation_fraction : float in [0, 1), default=0.0
         Share of the rows held out of training, to measure the model by their noisy labels; with
         `Recipe(patience=...)` every other one chooses the epoch and the rest measure.
         `LabelDPClassifier` holds out 0.1 and learns from these rows in a final refit; a net is not
         trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates
         below.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
-        outputs at no further cost.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     device : str, torch.device, or lightning's Fabric, default="auto"
         "auto": the GPU if there is one. A launched Fabric decides device, precision and
         distribution; every process then calls `fit` with the same X, and the first one alone reads
-        the raw labels, draws, and writes to the folder: pass y=None in the others.
+        the labels, draws, and writes to the folder: pass y=None in the others.
     folder : str or Path, default=None
         Folder for the state of a fit. The same call after a kill resumes from it: finished stages
-        are not trained again, and no label is drawn twice. Raw labels then need a ledger, and
+        are not trained again, and no label is drawn twice. PrivateLabels then need a ledger, and
         `module` should be a function, or have the same initial weights each time.
     progress : function of an Epoch, default=None
         Called after each epoch of each stage; may raise an error to stop.
@@ -573,10 +534,10 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     ...     lambda k: Mlp(3, k, (16,)),
     ...     recipe=Recipe(epochs=4),
     ...     epsilon=2.0,
-    ...     classes=[0, 1, 2],
     ...     random_state=0,
     ... )
-    >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> bool(net.fit(X, labels).score(X, y) > 0.8)
     True
     """
 
@@ -596,13 +557,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         class_prior: ArrayLike | Mapping[object, float] | GroupPrior | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
-        classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: Any = None,
         device: Any = "auto",
         folder: str | Path | None = None,
@@ -619,13 +574,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.class_prior = class_prior
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
-        self.classes = classes
         self.validation_fraction = validation_fraction
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
         self.device = device
         self.folder = folder
@@ -685,7 +634,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
         for name in _OF_LABELS:
             self.__dict__.pop(name, None)
-        self._learned, self._raw_rows = None, 0
+        self._learned = None
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -784,7 +733,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = isinstance(self.classes, LabelColumns)
+        tags.target_tags.multi_output = True
         return tags
 
 

@@ -30,8 +30,7 @@ from labeldp.protocol._estimator import RegressorEstimator
 from labeldp.protocol.metrics import points_of
 
 if TYPE_CHECKING:
-    from labeldp.ledger._ledger import Ledger
-    from labeldp.noise._words import SeededNoise
+    pass
 
 Floats = NDArray[np.float64]
 Head = Literal["logistic", "normal", "grid"]
@@ -155,13 +154,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     recipe : Recipe or sequence of n_stages Recipes, default=None
         Training settings, as for `TorchClassifier`. None: `Recipe()`.
     epsilon : float > 0, default=1.0
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
-    range : (low, high) or Grid, default=None
-        The public range of the numbers; numbers outside of it are clamped to its ends, which
-        nothing counts. Choose it without looking at them. Raw numbers need one; NoisyLabels have
-        theirs.
-    grid : int >= 2, default=64
-        Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     n_stages, stage_sizes
         As for `TorchClassifier`. Later stages are asked about bins around what the model so far
         expects.
@@ -175,7 +168,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         Share of the rows held out of training, to measure the model by their noisy labels, which
         answer about uniformly random thresholds. A net is not trained twice, so it would lose them,
         and the default is 0. Pass 0.1 for the estimates below.
-    dataset, column, max_rows_per_unit, ledger, noise, random_state, device, folder, progress
+    random_state, device, folder, progress
         As for `TorchClassifier`.
 
     Attributes
@@ -228,10 +221,10 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     ...     lambda k: Mlp(3, k, (32,)),
     ...     recipe=Recipe(epochs=5),
     ...     epsilon=4.0,
-    ...     range=(0, 10),
     ...     random_state=0,
     ... )
-    >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.7)
+    >>> labels = ldp.PrivateLabels(y, range=(0, 10), noise=ldp.SeededNoise(0))
+    >>> bool(net.fit(X, labels).score(X, y) > 0.7)
     True
     """
 
@@ -242,18 +235,11 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         head: Head = "logistic",
         recipe: Recipe | Sequence[Recipe] | None = None,
         epsilon: float = 1.0,
-        range: Any = None,
-        grid: int = 64,
         n_stages: int = 1,
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
         validation_fraction: float = 0.0,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: Any = None,
         device: Any = "auto",
         folder: str | Path | None = None,
@@ -263,18 +249,11 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         self.head = head
         self.recipe = recipe
         self.epsilon = epsilon
-        self.range = range
-        self.grid = grid
         self.n_stages = n_stages
         self.stage_sizes = stage_sizes
         self.law = law
         self.prior = prior
         self.validation_fraction = validation_fraction
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
         self.device = device
         self.folder = folder
@@ -282,11 +261,8 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
 
     def _require_settings(self) -> None:
         super()._require_settings()
+        self._require_weights()
         _validate.one_of(HEADS, head=self.head)
-
-    def _read(self, y: Any, n_rows: int) -> Any:
-        self._require_range(y)
-        return super()._read(y, n_rows)
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         points = points_of(classes)

@@ -20,7 +20,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.custody._encode import Name, is_closed
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
@@ -50,23 +49,19 @@ from labeldp.learn._data import (
     encoder_of,
     explained,
     features_digest,
-    read_labels,
     taking_inputs_of,
     text_columns,
     threads_for,
 )
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages, some_of
-from labeldp.ledger._ledger import Ledger
-from labeldp.noise._words import SeededNoise
+from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages
 from labeldp.protocol._estimator import (
     ClassifierEstimator,
     StagedEstimator,
     TopK,
-    check_noisy,
     evidenced,
     hold_out,
-    require_own_labels,
+    require_evidence,
     undisturbed,
 )
 from labeldp.protocol._fit import (
@@ -148,25 +143,21 @@ class TabularEstimator(StagedEstimator[Fitted]):
         sample_weight: ArrayLike | None = None,
         *,
         ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
         **others: object,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
         Parameters
         ----------
-        X, ids, unit, id_name, unit_name
-            As of every estimator: see `labeldp.privatize` for ids and units.
-        y : PrivateLabels or (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
-            With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several
-            targets: an (n, L) array, or a data frame or mapping with these columns. They are drawn
-            together: `epsilon` is the total for all of them, `law` is "auto", the name of each
-            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts
-            in the account of each column. A copy of this estimator is trained on each column;
-            `predict` returns (n, L), `predict_proba` a list of L arrays. Later stages are drawn by
-            the product of the columns' predicted probabilities.
+        X, ids
+            As of every estimator.
+        y : PrivateLabels, which are charged, or NoisyLabels, which cost nothing
+            Of several columns, which LabelDPClassifier takes, they are drawn together: `epsilon` is
+            the total for all of them, `law` is "auto", the name of each column's law, or one of
+            `labels.classes.law`, and the ledger has one charge, which counts in the account of each
+            column. A copy of this estimator is trained on each column; `predict` returns (n, L),
+            `predict_proba` a list of L arrays. Later stages are drawn by the product of the
+            columns' predicted probabilities.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their
             mean is from 1e-9 to 1e9. They must not depend on these labels. Which labels are drawn,
@@ -186,7 +177,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         """
         if others:
             raise WrongType(
-                f"Expected X, y, sample_weight, ids or unit, got {next(iter(others))}=. None of"
+                f"Expected X, y, sample_weight or ids, got {next(iter(others))}=. None of"
                 " them is passed on to the estimator, whose settings are parameters of its own,"
                 " also how many rounds boosting waits. Labels of rows that end a training would be"
                 " read without noise: early stopping takes noisy labels of held-out rows by itself"
@@ -195,7 +186,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         try:
             if sample_weight is not None:
                 self._weights = sample_weight  # checked with X
-            return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
+            return super().fit(X, y, ids=ids)
         finally:
             self.__dict__.pop("_weights", None)
 
@@ -209,9 +200,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
 
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
         super()._fit_private(inputs, inputs, labels)  # a prior gets the checked X, too
-
-    def _read(self, y: Any, n_rows: int) -> Any:
-        return read_labels(self.classes, y, n_rows)
 
     def _prepared(
         self, inputs: Any, base: Any
@@ -304,7 +292,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         None: histogram gradient boosting, which takes columns of text, categories and dates, and
         gaps. The estimator is cloned and trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     n_stages : int >= 1, default=1
         Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
         prior with which the next part is privatized (LP-MST), at the same epsilon and more time.
@@ -355,29 +343,10 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         In later stages, leave out rows of earlier stages whose output contains none of the k
         classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
         number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
-    classes : sequence of K values, LabelColumns, or "infer", default=None
-        The public list of classes; `LabelColumns` declares several targets, see `fit`. Raw labels
-        need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
-        theirs, and of several targets `LabelColumns` of some of them learns these alone. "infer"
-        takes the list from the raw labels, which reveals which classes occur: it warns,
-        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are
-        refused.
     validation_fraction : float in [0, 1), default=0.1
         Share of the rows held out to choose and measure the model by their noisy labels; a
         ClusterPrior does not count them. The final refit learns from them, too (see `options`). No
         row is held out if they would be fewer than 20.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then returns the stored
-        outputs at no further cost.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
@@ -437,9 +406,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(600, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = ldp.LabelDPClassifier(
-    ...     epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0
-    ... ).fit(X, y)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPClassifier(epsilon=2.0, random_state=0).fit(X, labels)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -460,13 +428,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         class_prior: ArrayLike | Mapping[object, float] | HistogramPrior | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
-        classes: Sequence[object] | None = None,
         validation_fraction: float = 0.1,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: Any = None,
         options: LearnOptions | None = None,
     ) -> None:
@@ -481,13 +443,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.class_prior = class_prior
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
-        self.classes = classes
         self.validation_fraction = validation_fraction
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
         self.options = options
 
@@ -572,34 +528,20 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     # Several targets
     # ----------------------------------------------------------------------------------------------
 
-    def _fit(
-        self,
-        X: Any,
-        inputs: Any,
-        y: Any,
-        ids: Any,
-        unit: Any,
-        names: tuple[Name | None, Name | None],
-    ) -> Self:
-        if not is_several(self.classes, y):
-            return super()._fit(X, inputs, y, ids, unit, names)
+    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any) -> Self:
+        if not is_several(y):
+            return super()._fit(X, inputs, y, ids)
         if self.top_k_filter is not None:
             raise InvalidInput(
                 "Expected top_k_filter=None with several label columns: it compares the classes of"
                 " one."
             )
-        if isinstance(y, NoisyLabels):
-            wanted = some_of(self.classes, y.classes)
-            check_noisy(y, self.classes if wanted is None else None, unit)
-            rates = rates_of(self.class_prior, columns_in(y))
-            inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
-            found = Drawn(noisy)
+        inputs, labels = self._matched(X, inputs, y, ids)
+        rates = rates_of(self.class_prior, cast(LabelColumns, labels.classes))
+        if isinstance(labels, NoisyLabels):
+            require_evidence(labels)
+            found = Drawn(labels)
         else:
-            if not is_closed(y):
-                require_own_labels(self)
-            inputs, labels = self._private(X, inputs, y, ids, unit, names)
-            wanted = None
-            rates = rates_of(self.class_prior, cast(LabelColumns, labels.classes))
             found = self._draw_several(inputs, labels, rates)
         noisy, stages = found.noisy, found.stages
         counted = self._counted(noisy, bool(stages))
@@ -610,7 +552,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             found.belief,
             self._weights,
             counted,
-            wanted,
         )
         self.__dict__.pop("estimator_", None)  # of an earlier fit to one target
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
@@ -628,7 +569,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             stages,
             found.known,
         )
-        self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
+        self.receipts_, self._learned = (*noisy.behind, *noisy.receipts), noisy
         return self
 
     def _counted(self, noisy: NoisyLabels, held_out: bool) -> Rows | None:
@@ -657,10 +598,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         """Make the classifier of one column's noisy labels, from this one's parameters and the
         known rates of the column's classes."""
         own = {
-            "classes": None,
             "law": "auto",
-            "ledger": None,
-            "noise": None,
             "prior": None,
             "prior_weight": 0.0,
             "n_stages": 1,
@@ -791,7 +729,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = isinstance(self.classes, LabelColumns)
+        tags.target_tags.multi_output = True
         return tags
 
 

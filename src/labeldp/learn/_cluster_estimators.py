@@ -3,7 +3,6 @@
 no label of a single row."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -37,12 +36,9 @@ from labeldp.learn._data import (
     Floats,
     check_features,
     explained,
-    read_labels,
     takes_images,
     threads_for,
 )
-from labeldp.ledger._ledger import Ledger
-from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
 from labeldp.protocol._matching import row_count, take, together
@@ -67,7 +63,7 @@ class CuratorEstimator(ClassifierEstimator):
         self._require_estimator()
         if isinstance(y, NoisyLabels):
             raise InvalidInput(
-                f"Expected raw labels, got NoisyLabels, {self._not_noisy}. Learn from them with"
+                f"Expected PrivateLabels, got NoisyLabels, {self._not_noisy}. Learn from them with"
                 " LabelDPClassifier."
             )
         return self._checked(X, y, reset=True)
@@ -120,12 +116,6 @@ class ClusterEstimator(CuratorEstimator):
         mechanism: str = "auto",
         delta: float = 0.0,
         algorithm: str = "auto",
-        classes: Sequence[object] | None = None,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -135,12 +125,6 @@ class ClusterEstimator(CuratorEstimator):
         self.mechanism = mechanism
         self.delta = delta
         self.algorithm = algorithm
-        self.classes = classes
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -173,9 +157,6 @@ class ClusterEstimator(CuratorEstimator):
 
     # Fitting
     # ----------------------------------------------------------------------------------------------
-
-    def _read(self, y: Any, n_rows: int) -> Any:
-        return read_labels(self.classes, y, n_rows)
 
     def _fit_private(self, X: Any, inputs: Any, labels: "PrivateLabels") -> None:
         classes = labels.classes
@@ -223,7 +204,7 @@ class NoiseCluster(ClusterEstimator):
         training rows with their clusters' labels, at no cost: it smooths over borders between
         clusters, and over wrong votes.
     epsilon : float > 0, default=0.1
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit): all
         votes together.
     n_clusters : int in 1..n, default=None
         None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average, so that
@@ -241,18 +222,6 @@ class NoiseCluster(ClusterEstimator):
         The public list of classes; raw labels need one. "infer" reads it off them, which tells
         everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
         than sqrt(n) different values, are refused.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
-        votes at no further cost.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
         Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 
@@ -296,9 +265,8 @@ class NoiseCluster(ClusterEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = NoiseCluster(
-    ...     epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)
-    ... ).fit(X, y)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = NoiseCluster(epsilon=0.02, n_clusters=3).fit(X, labels)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -387,7 +355,7 @@ class ProportionClassifier(ClusterEstimator):
         counted=)`, as `labeldp.learn.SoftmaxRegression` has, is allowed, too. It is cloned. None:
         logistic regression on the embedding, whose columns keep their scale.
     epsilon : float > 0, default=0.1
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit): all
         counts together.
     n_clusters : int in 1..n, default=None
         None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
@@ -403,18 +371,6 @@ class ProportionClassifier(ClusterEstimator):
         The public list of classes; raw labels need one. "infer" reads it off them, which tells
         everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
         than sqrt(n) different values, are refused.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are counted, where `fit` gets `unit`.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
-        counts at no further cost, for another estimator, too.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
         Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 
@@ -454,9 +410,8 @@ class ProportionClassifier(ClusterEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=1.0)
-    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(
-    ...     X, y
-    ... )
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = ProportionClassifier(epsilon=0.1).fit(X, labels)
     >>> bool(model.score(X, y) > 0.85)
     True
     """

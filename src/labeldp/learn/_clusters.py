@@ -536,10 +536,9 @@ class ClusterPrior(BaseEstimator):
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(2000, centers=3, random_state=0, cluster_std=0.5)
     >>> prior = ClusterPrior(n_clusters=6, epsilon=0.2)
-    >>> model = ldp.LabelDPClassifier(
-    ...     epsilon=0.5, prior=prior, classes=[0, 1, 2], noise=ldp.SeededNoise(0)
-    ... )
-    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPClassifier(epsilon=0.5, prior=prior).fit(X, labels)
+    >>> bool(model.score(X, y) > 0.9)
     True
     """
 
@@ -642,14 +641,9 @@ class HistogramPrior(BaseEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_friedman1
     >>> X, y = make_friedman1(3000, random_state=0)
-    >>> model = ldp.LabelDPRegressor(
-    ...     range=(0, 30),
-    ...     grid=16,
-    ...     law="rr-on-bins",
-    ...     prior=HistogramPrior(),
-    ...     noise=ldp.SeededNoise(0),
-    ... )
-    >>> model.fit(X, y).privacy_.epsilon, [receipt.epsilon for receipt in model.receipts_]
+    >>> labels = ldp.PrivateLabels(y, range=(0, 30), points=16, noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPRegressor(law="rr-on-bins", prior=HistogramPrior())
+    >>> model.fit(X, labels).privacy_.epsilon, [receipt.epsilon for receipt in model.receipts_]
     (inf, [0.146, 0.854])
     """
 

@@ -18,26 +18,15 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 from sklearn.utils import check_array, column_or_1d, get_tags
-from sklearn.utils.multiclass import check_classification_targets
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._hash import array_digest
 from labeldp.custody._encode import (
-    FINITE,
-    MISSING,
-    NO_NUMBER,
-    UNTOLD,
-    bad_label,
     converted,
-    infers,
-    is_missing,
     not_plain,
 )
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
-from labeldp.laws import Grid, LabelColumns
-from labeldp.protocol._matching import check_count
-from labeldp.protocol._several import check_rows
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 
 Floats = NDArray[np.float64]
@@ -379,36 +368,3 @@ def one_column(y: Any) -> NDArray[Any]:
             " LabelColumns, LabelDPClassifier(classes=...) or privatize(..., classes=...)."
         )
     raise not_plain()
-
-
-def read_labels(classes: object, y: Any, n_rows: int) -> Any:
-    """Check raw labels, one per row, of a type that can be of these classes, and return them.
-
-    Parameters
-    ----------
-    classes : as declared; None if a law says how many codes there are
-    y : (n_rows,) raw labels; of several columns a table of them
-    n_rows : int
-    """
-    if isinstance(classes, LabelColumns):
-        check_rows(y, classes, n_rows)
-        return y
-    labels = one_column(y)
-    check_count(len(labels), n_rows)
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise bad_label(NO_NUMBER, FINITE, fix="" if isinstance(classes, Grid) else MISSING.fix)
-    if infers(classes):
-        if labels.dtype.kind == "O" and any(map(is_missing, labels)):
-            raise bad_label(MISSING, "given")
-        known = False
-        with UNTOLD, warnings.catch_warnings():
-            # scikit-learn's warning depends on the number of distinct raw labels
-            warnings.simplefilter("ignore")
-            check_classification_targets(labels)
-            known = True
-        if not known:
-            raise InvalidInput(
-                "Unknown label type: expected labels of one type, text, whole numbers or truth"
-                " values, got others. Convert them, or declare the classes."
-            )
-    return labels

@@ -21,13 +21,10 @@ from labeldp.learn._corrections import (
     require_regressor,
     require_weights,
 )
-from labeldp.learn._data import Floats, features_digest, one_column
+from labeldp.learn._data import Floats, features_digest
 from labeldp.learn._location import LocationLearner, LocationModel
-from labeldp.ledger._ledger import Ledger
-from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import RegressorEstimator, quantiles_of
 from labeldp.protocol._fit import FitPlan
-from labeldp.protocol._matching import check_count
 
 POINTS = 64
 MOST_ROUNDS = 300  # of the default boosting; noisy rows choose how many are taken
@@ -60,13 +57,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         It must fit squared errors, and should take sample weights. None: histogram gradient
         boosting, which takes columns of text and categories, and missing values. Cloned.
     epsilon : float > 0, default=1.0
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
-    range : (low, high) or Grid, default=None
-        The public range of the numbers; numbers outside of it are clamped to its ends, which
-        nothing counts. Choose it without looking at them. Raw numbers need one; NoisyLabels have
-        theirs.
-    grid : int >= 2, default=64
-        Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     n_stages : int >= 1, default=1
         Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked
         about bins around what the model so far expects.
@@ -86,18 +77,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         Share of the rows held out to measure the model by their noisy labels, drawn without a prior
         by a law that has unbiased weights. The final refit learns from them, too (see `options`).
         No row is held out if they would be fewer than 20.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are used, where `fit` gets `unit`.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then returns the stored
-        outputs at no further cost.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
@@ -166,9 +145,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     >>> from sklearn.datasets import make_friedman1
     >>> from sklearn.linear_model import LinearRegression
     >>> X, y = make_friedman1(4000, random_state=0)
-    >>> model = ldp.LabelDPRegressor(
-    ...     LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0
-    ... ).fit(X, y)
+    >>> labels = ldp.PrivateLabels(y, range=(0, 30), noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPRegressor(LinearRegression(), epsilon=2.0, random_state=0)
+    >>> model = model.fit(X, labels)
     >>> bool(model.score(X, y) > 0.6)
     True
     """
@@ -178,35 +157,21 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         estimator: Any = None,
         *,
         epsilon: float = 1.0,
-        range: Any = None,
-        grid: int = POINTS,
         n_stages: int = 1,
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
         validation_fraction: float = 0.1,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: Any = None,
         options: LearnOptions | None = None,
     ) -> None:
         self.estimator = estimator
         self.epsilon = epsilon
-        self.range = range
-        self.grid = grid
         self.n_stages = n_stages
         self.stage_sizes = stage_sizes
         self.law = law
         self.prior = prior
         self.validation_fraction = validation_fraction
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
         self.options = options
 
@@ -218,13 +183,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         require_regressor(base)
         require_plain_labels(base)
         self._require_settings()
-        self._require_range(y)
+        self._require_weights()
         return self._checked(X, y, reset=True)
-
-    def _read(self, y: Any, n_rows: int) -> Any:
-        labels = one_column(y)
-        check_count(len(labels), n_rows)
-        return labels
 
     def _training(
         self, inputs: Any, source: FitPlan | NoisyLabels, state: None

@@ -58,7 +58,7 @@ class SeveralModels:
     Attributes
     ----------
     columns : LabelColumns of L columns
-        Those that were learned: all of the noisy labels, or some of them.
+        Those of the noisy labels.
     parts : tuple of L fitted LabelDPClassifier
     """
 
@@ -74,9 +74,8 @@ class SeveralModels:
         belief: Belief | None = None,
         sample_weight: Floats | None = None,
         counted: Rows | None = None,
-        wanted: LabelColumns | None = None,
     ) -> "SeveralModels":
-        """Fit a classifier to each column, or to each of those that are wanted.
+        """Fit a classifier to each column.
 
         Parameters
         ----------
@@ -93,12 +92,9 @@ class SeveralModels:
         counted : (m,) positions, optional
             Rows whose sets of combinations are counted for each column, which measures without
             bias; they have no say in `belief`. None: all rows.
-        wanted : LabelColumns, optional
-            Some of the columns, in any order. None: all.
         """
         columns = columns_in(noisy)
-        wanted = columns if wanted is None else wanted
-        if lacking := [name for name in untold(noisy) if name in wanted.names]:
+        if lacking := untold(noisy):
             raise InvalidInput(
                 "Expected rows that were asked about every label column, got none about"
                 f" {_validate.quoted(lacking)}. Learn each of the others from noisy[name], or draw"
@@ -130,7 +126,7 @@ class SeveralModels:
             counted,
         )
         return cls._of(
-            wanted,
+            columns,
             X,
             noisy,
             sample_weight,
@@ -171,20 +167,6 @@ def columns_in(noisy: NoisyLabels) -> LabelColumns:
     """Return the columns of noisy labels of combinations."""
     assert isinstance(noisy.classes, LabelColumns)
     return noisy.classes
-
-
-def some_of(classes: object, columns: object) -> LabelColumns | None:
-    """Return declared classes that are those of some of several columns, or of all in another
-    order; None for others."""
-    if not (isinstance(classes, LabelColumns) and isinstance(columns, LabelColumns)) or not set(
-        classes.names
-    ) <= set(columns.names):
-        return None
-    same = all(
-        values == columns.lists[columns.place(name)]
-        for name, values in zip(classes.names, classes.lists, strict=True)
-    )
-    return classes if same else None
 
 
 def parted(noisy: NoisyLabels, counted: Rows | None) -> tuple[list[Block], list[Block]]:

@@ -5,7 +5,7 @@ noisy majority of their votes."""
 import contextlib
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,9 @@ from labeldp.learn._data import (
     Estimator,
     Floats,
     features_digest,
-    read_labels,
     takes_images,
     taking_inputs_of,
 )
-from labeldp.ledger._ledger import Ledger
-from labeldp.noise._words import SeededNoise
 from labeldp.papers._gnmax import ConfidentGNMax
 from labeldp.protocol._estimator import undisturbed
 from labeldp.protocol._matching import take
@@ -99,7 +96,7 @@ class PATEClassifier(CuratorEstimator):
         it holds raw labels. A ledger knows a function by its name, and a classifier by its class
         and settings.
     epsilon : float > 0, default=1.0
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all
+        Total label-DP budget of a fit, for one unit (a row, or the labels' own unit): all
         queries together.
     delta : float in (0, 1), default=1e-06
         Far below one over the number of rows.
@@ -120,23 +117,6 @@ class PATEClassifier(CuratorEstimator):
     semi_supervised : bool, default=False
         True: the student is fitted to all rows, with -1 as the label of those without an answer, as
         estimators of `sklearn.semi_supervised` take them. False: to rows with an answer alone.
-    classes : sequence of K values, or "infer", default=None
-        The public list of classes; raw labels need one. "infer" reads it off them, which tells
-        everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
-        than sqrt(n) different values, are refused.
-    dataset : str, default=None
-        The name of the data set in the ledger; a ledger needs one.
-    column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no
-        other.
-    max_rows_per_unit : int >= 1, default=1
-        Rows of one unit that are used, where `fit` gets `unit`. All of a unit's rows are with one
-        teacher, so that more of them cost no more noise.
-    ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
-        answers at no further cost, and trains no teacher.
-    noise : SeededNoise, default=None
-        For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
         Of the shards, the choice of queries, and the teachers' training; public and fixed, so that
         a repeat is recognised. Never drives the noise.
@@ -194,7 +174,8 @@ class PATEClassifier(CuratorEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = PATEClassifier(epsilon=4.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = PATEClassifier(epsilon=4.0).fit(X, labels)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -214,12 +195,6 @@ class PATEClassifier(CuratorEstimator):
         threshold: int | None = None,
         check_share: float = 0.25,
         semi_supervised: bool = False,
-        classes: Sequence[object] | None = None,
-        dataset: str | None = None,
-        column: str | None = None,
-        max_rows_per_unit: int = 1,
-        ledger: Ledger | None = None,
-        noise: SeededNoise | None = None,
         random_state: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -232,12 +207,6 @@ class PATEClassifier(CuratorEstimator):
         self.threshold = threshold
         self.check_share = check_share
         self.semi_supervised = semi_supervised
-        self.classes = classes
-        self.dataset = dataset
-        self.column = column
-        self.max_rows_per_unit = max_rows_per_unit
-        self.ledger = ledger
-        self.noise = noise
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
@@ -248,9 +217,6 @@ class PATEClassifier(CuratorEstimator):
 
     # Fitting
     # ----------------------------------------------------------------------------------------------
-
-    def _read(self, y: Any, n_rows: int) -> Any:
-        return read_labels(self.classes, y, n_rows)
 
     def _fit_private(self, X: Any, inputs: Any, labels: "PrivateLabels") -> None:
         from labeldp.custody._aggregation import TeacherQuestion, answer_teachers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of all estimators: fit raw or noisy labels, predict, score, keep receipts.
+"""Base classes of all estimators: fit private or noisy labels, predict, score, keep receipts.
 
     LabelDPEstimator            one charge for raw labels, none for noisy ones; scores, receipts
       ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next
@@ -10,8 +10,7 @@
       learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier
 
 A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is
-made, before the charge. The functions after the classes choose training and held-out rows, and
-refuse raw labels that another estimator passes on.
+made, before the charge. The functions after the classes choose training and held-out rows.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-import sys
-import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -33,19 +30,15 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
-    Name,
-    RowIds,
     column_names,
-    declare,
-    infers,
     is_closed,
-    label_names,
+    require_closed,
     require_public_columns,
 )
-from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
+from labeldp.errors import InvalidInput, UnmeasuredWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
-from labeldp.laws import Grid, LabelColumns, Law
+from labeldp.laws import Grid
 from labeldp.laws._square_wave import law_of_numbers
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
@@ -64,14 +57,11 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._matching import row_count, warn_of_index
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
 if TYPE_CHECKING:
     from labeldp.custody._private import PrivateLabels
-    from labeldp.ledger._ledger import Ledger
-    from labeldp.noise._words import SeededNoise
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -117,19 +107,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
     takes_columns: ClassVar[bool] = False
     """`fit` takes several label columns (`labeldp.LabelColumns`)."""
 
-    _declared_by: ClassVar[str] = "classes"  # the parameter that declares them
-
     epsilon: float
-    classes: Any
-    dataset: str | None
-    column: str | None
-    max_rows_per_unit: int
-    ledger: Ledger | None
-    noise: SeededNoise | None
 
     receipts_: tuple[Receipt, ...]
     _learned: NoisyLabels | None
-    _raw_rows: int
 
     # What a subclass implements
     # ----------------------------------------------------------------------------------------------
@@ -143,10 +124,6 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         """Return X and the noisy or private labels, row by row in the order of X; `inputs` is None
         where a fitted model is scored."""
-
-    @abstractmethod
-    def _read(self, y: Any, n_rows: int) -> Any:
-        """Check that raw labels are a column of n rows, or several columns, and return them."""
 
     @abstractmethod
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
@@ -181,34 +158,17 @@ class LabelDPEstimator(BaseEstimator, ABC):
     # Fitting
     # ----------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any, *, ids: ArrayLike | None = None) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
         Parameters
         ----------
         X : (n, ...) array, sparse matrix or data frame of features; public
-        y : PrivateLabels or (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
-            PrivateLabels say classes, account, ids and units themselves.
+        y : PrivateLabels, which are charged, or NoisyLabels, which cost nothing
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With PrivateLabels and NoisyLabels,
-            each row of X gets the label of its id, and rows without one are left out. By default
-            row i of X gets label i: a data frame must then have the index of PrivateLabels, and of
-            NoisyLabels a warning says where the two may lie in another order.
-        unit : (n,) array, optional
-            The person (or other unit of privacy) that each row is about; by default each row is a
-            unit of its own.
-        id_name, unit_name : str, optional
-            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names
-            that columns of a data frame have.
+            Public ids of X's rows: each row of X gets the label of its id, and rows without one are
+            left out. By default row i of X gets label i: a data frame must then have the index of
+            PrivateLabels, and of NoisyLabels a warning says where the two may lie in another order.
 
         Returns
         -------
@@ -224,133 +184,44 @@ class LabelDPEstimator(BaseEstimator, ABC):
             (or without ids the labels, in their order) are the same. Whatever is raised, the
             estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
-        self._require_one_column(y)
-        self._require_public(X, y, ids, unit)
-        if not is_closed(y):
-            warn_of_index(X, y)
+        self._require_public(X, y, ids)
         with self._whole():
             inputs = self._inputs(X, y)
             with self._threads(inputs):
-                return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
+                return self._fit(X, inputs, y, ids)
 
-    def _require_one_column(self, y: Any) -> None:
-        if is_several(self.classes, y) and not self.takes_columns:
+    def _require_public(self, X: Any, y: Any, ids: Any) -> None:
+        """Refuse labels that are not closed or of several columns, and a private column among
+        features and ids, as far as the names that columns carry tell."""
+        if not isinstance(y, NoisyLabels):
+            require_closed(y, " or NoisyLabels")
+        if is_several(y) and not self.takes_columns:
             raise InvalidInput(
                 f"Expected one label column with {type(self).__name__}, got several. Release them"
                 " together (labeldp.privatize) and learn each from noisy[name], or take"
                 " LabelDPClassifier or deep.TorchClassifier."
             )
-
-    def _require_public(self, X: Any, y: Any, *ids: Any) -> None:
-        """Refuse a private column among features, or ids and units of noisy labels, as far as the
-        names that columns carry tell.
-
-        Those of raw labels are refused where they are charged.
-        """
         if is_closed(y):
             y.require_public(X, "features")
             return
-        names, roles = column_names(X), column_names(*ids) if isinstance(y, NoisyLabels) else []
-        if not (names or roles):
-            return
-        several = isinstance(self.classes, LabelColumns)
-        private, datasets = (
-            {
-                *(self.classes.names if several else ()),
-                *([self.column] if self.column else ()),
-            },
-            {self.dataset},
-        )
-        if isinstance(y, NoisyLabels):
-            private |= private_names((*y.receipts, *y.behind))
-            datasets |= {receipt.dataset for receipt in y.receipts}
-        elif not several:
-            private |= {*label_names(y)}
-        if self.ledger is not None:  # else nothing of the ledger is imported
-            from labeldp.custody._request import charged_names
+        private = private_names((*y.receipts, *y.behind))
+        require_public_columns(column_names(X), private, "features")
+        require_public_columns(column_names(ids), private, "ids")
 
-            for dataset in datasets:
-                private |= charged_names([*names, *roles], dataset, self.ledger)
-        require_public_columns(names, private, "features", " Nothing was charged.")
-        require_public_columns(roles, private, "ids and units")
-        if (
-            not (several or self.column or isinstance(y, NoisyLabels))
-            and _validate.DEFAULT_COLUMN in names
-        ):
-            default, own = str(_validate.DEFAULT_COLUMN), next(iter(label_names(y)), "NAME")
-            raise InvalidInput(
-                f"Expected public columns as features, got {default!r}, which is the private"
-                " labels' name unless column= gives another. Nothing was charged. If it is another"
-                f" column, name that of the labels: column={own!r}. If it holds the labels, leave"
-                f" it out: frame.drop(columns=[{default!r}]) of pandas."
-            )
-
-    def _fit(
-        self,
-        X: Any,
-        inputs: Any,
-        y: Any,
-        ids: Any,
-        unit: Any,
-        names: tuple[Name | None, Name | None],
-    ) -> Self:
-        if isinstance(y, NoisyLabels):
+    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any) -> Self:
+        inputs, labels = self._matched(X, inputs, y, ids)
+        if isinstance(labels, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
-            check_noisy(y, self.classes, unit, self._declared_by)
-            _require_scoring(noisy=True)
-            inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
-            self._raw_rows = 0
-            self._fit_noisy(inputs, noisy)
-            return self
-        if not is_closed(y):
-            require_own_labels(self)  # looks at the callers of `fit`, two frames up
-        inputs, labels = self._private(X, inputs, y, ids, unit, names)
-        self._fit_private(X, inputs, labels)
-        self._raw_rows = 0 if labels.account.noise else len(labels)
+            require_evidence(labels)
+            self._fit_noisy(inputs, labels)
+        else:
+            self._fit_private(X, inputs, labels)
         return self
-
-    def _private(
-        self,
-        X: Any,
-        inputs: Any,
-        y: Any,
-        ids: Any,
-        unit: Any,
-        names: tuple[Name | None, Name | None],
-    ) -> tuple[Any, PrivateLabels]:
-        """Return X and its labels, row by row: PrivateLabels, or raw ones that are closed here."""
-        labels = self._closed(y, row_count(inputs), ids, unit, names)
-        if not self._once(lambda: is_closed(y)):
-            return inputs, labels
-        found: tuple[Any, PrivateLabels] = self._matched(X, inputs, labels, ids)
-        return found
 
     def _once(self, make: Callable[[], Result]) -> Result:
         """Call a function once for all processes of a training, and return its result to each of
         them."""
         return make()
-
-    def _closed(
-        self, y: Any, n_rows: int, ids: Any, unit: Any, names: tuple[Name | None, Name | None]
-    ) -> PrivateLabels:
-        """Close raw labels with this estimator's account; return PrivateLabels as they are."""
-        from labeldp.custody._private import PrivateLabels, close
-        from labeldp.custody._request import Account
-
-        if isinstance(y, PrivateLabels):
-            self._require_none_of_its_own(y, unit)
-            return y
-        given = RowIds.of(ids, unit, *names).beside(y)
-        account = Account(
-            self.dataset or "",
-            _validate.DEFAULT_COLUMN if self.column is None else self.column,
-            self.max_rows_per_unit,
-            self.ledger,
-            self.noise,
-        )
-        law = getattr(self, "law", None)
-        n_classes = law.n_classes if isinstance(law, Law) else None
-        return close(self._read(y, n_rows), self.classes, account, given, n_classes=n_classes)
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
@@ -364,24 +235,6 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    def _require_none_of_its_own(self, labels: PrivateLabels, unit: object) -> None:
-        """Refuse what PrivateLabels have, and this estimator or call would have, too."""
-        declared = None if self.classes is None else declare(self.classes)
-        given = [
-            name
-            for name, mine, plain in (
-                (self._declared_by, declared, labels.classes),
-                ("dataset", self.dataset, labels.dataset),
-                ("column", self.column, labels.column),
-                ("max_rows_per_unit", self.max_rows_per_unit, 1),
-                ("ledger", self.ledger, None),
-                ("noise", self.noise, None),
-            )
-            if mine is not None and mine != plain
-        ]
-        given += ["unit"] if unit is not None else []
-        labels.require_alone(dict.fromkeys(given, True))
-
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         """Collect the parameters that decide how labels of these classes are charged and drawn."""
         given = self.get_params(deep=False)
@@ -392,16 +245,6 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 if field.name in given
             }
         )
-
-    def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """Return the noisy labels with the receipts that this ledger has: what a file says was
-        spent is no proof."""
-        if self.ledger is None:
-            # and nothing of the ledger is imported: a machine that only trains need not have it
-            return noisy
-        from labeldp.ledger._ledger import as_ledger
-
-        return noisy.looked_up(as_ledger(self.ledger))
 
     # Measuring
     # ----------------------------------------------------------------------------------------------
@@ -437,11 +280,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 metrics.warn_of_seen_rows(y, self._learned)
             y, predicted, weights = metrics.rows_to_score(y, self.predict(X), sample_weight)
             return predicted, y, weights
-        predicted = self.predict(X)
-        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is
-        # the only sign to warn by.
-        metrics.warn_of_raw_labels(len(predicted), self._raw_rows)
-        truth = text_array(y)
+        predicted, truth = self.predict(X), text_array(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]
         if truth.shape != predicted.shape:
@@ -532,31 +371,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
     It sets `grid_`, and estimates of the root mean squared error and of R^2.
     """
 
-    _declared_by = "range"
-
-    range: Any
-    grid: int
     prior: Any
     prior_weight: float = 0.0
     prior_temperature: float = 1.0
     top_k_filter: TopK | None = None
-
-    @property
-    def classes(self) -> Grid | None:
-        """The public grid of the numbers; None if no range is declared."""
-        if self.range is None or isinstance(self.range, Grid):
-            return self.range
-        if (
-            isinstance(self.range, str | bytes)
-            or not hasattr(self.range, "__len__")
-            or len(self.range) != 2
-        ):
-            raise InvalidInput(
-                "Expected range=(low, high) with the public range of the numbers, got"
-                f" {_validate.shown(self.range)}."
-            )
-        low, high = self.range
-        return Grid(low, high, _validate.integer(grid=self.grid, low=2))
 
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         found = replace(super()._settings(classes), numbers=True)
@@ -566,17 +384,12 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         plain = found.n_stages == 1 and found.prior is None
         return replace(found, law=law_of_numbers(len(classes)) if plain else "prior-bins")
 
-    def _require_range(self, y: Any) -> None:
-        """Refuse raw numbers without a public range, and a prior that asks about classes."""
+    def _require_weights(self) -> None:
+        """Refuse a prior that asks about classes."""
         if hasattr(self.prior, "plan_groups") and not getattr(self.prior, "of_all_rows", False):
             raise InvalidInput(
                 "Expected a prior of weights, a function of X, or a HistogramPrior, got one of"
                 " clusters. Drop prior=."
-            )
-        if self.classes is None and not (isinstance(y, NoisyLabels) or is_closed(y)):
-            raise InvalidInput(
-                "Expected range=(low, high), the public range of the numbers, got none. Choose it"
-                " without looking at them."
             )
 
     @abstractmethod
@@ -926,35 +739,8 @@ def not_fitted(name: str) -> Exception:
 # --------------------------------------------------------------------------------------------------
 
 
-def check_noisy(
-    noisy: NoisyLabels, classes: Sequence[object] | None, unit: object, declared_by: str = "classes"
-) -> None:
-    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels
-    need.
-
-    `declared_by` is the argument that the classes were declared by.
-    """
-    if unit is not None:
-        raise InvalidInput(
-            "Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave"
-            " unit= out."
-        )
-    # of several columns
-    other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)
-    if classes is not None and not infers(classes) and (other or declare(classes) != noisy.classes):
-        wanted, given = (
-            declare(classes),
-            (repr(noisy.classes) if isinstance(noisy.classes, Grid) else "other ones"),
-        )
-        what = (
-            f"declared {wanted!r}"
-            if isinstance(wanted, Grid)
-            else f"{len(wanted)} declared classes"
-        )
-        raise InvalidInput(
-            f"Expected noisy labels of the {what}, got {given}. Drop {declared_by}=: noisy labels"
-            " know theirs."
-        )
+def require_evidence(noisy: NoisyLabels) -> None:
+    """Refuse noisy labels that tell nothing."""
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
 
@@ -1103,214 +889,3 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
     # a filter that leaves nothing filters nothing
     return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
-
-
-# Raw labels passed by other estimators
-# --------------------------------------------------------------------------------------------------
-
-# modules of scikit-learn that pass labels on unchanged
-_PASSES_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}
-# their transformers need labels, whatever their tags say
-_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")
-# What learns from the labels by itself too, after or beside the estimators in it; with a function
-# that does so in another process.
-_LEARN_THEMSELVES = {
-    "CalibratedClassifierCV": (
-        "_fit_classifier_calibrator_pair",
-        "Calibrate inside: LabelDPClassifier(CalibratedClassifierCV(...)). ",
-    ),
-    "TunedThresholdClassifierCV": (
-        "_fit_and_score_over_thresholds",
-        "A threshold is chosen by labeldp.metrics.best_threshold. ",
-    ),
-    "StackingClassifier": ("", "Stack inside: LabelDPClassifier(StackingClassifier(...)). "),
-    "StackingRegressor": ("", "Stack inside: LabelDPRegressor(StackingRegressor(...)). "),
-    "TransformedTargetRegressor": (
-        "",
-        "Transform inside: LabelDPRegressor(TransformedTargetRegressor(...)). ",
-    ),
-}
-_warned: set[str] = set()  # callers that this process has warned of
-
-
-def require_own_labels(estimator: Any) -> None:
-    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses
-    rows or makes labels of its own.
-
-    Parameters
-    ----------
-    estimator : the one that is fitted
-
-    Raises
-    ------
-    InvalidInput
-        With a durable ledger, or if a step of a pipeline has read the labels or what is around the
-        estimator learns from them, too, or if the scorer reads noisy labels only; nothing is
-        charged.
-    """
-    _require_scoring(noisy=False)
-    if estimator.noise is not None:  # of public data: nothing to protect
-        return
-    callers, step = _calling_estimators(), _step_that_learned()
-    # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of
-    # features, publishes what it learned.
-    if step:
-        behind = (
-            f", or put it behind the noise: {type(estimator).__name__}(make_pipeline(step,"
-            " estimator), ...)"
-        )
-        raise InvalidInput(
-            "Expected raw labels that nothing has read before, got some through a pipeline whose"
-            f" step {step} learns from labels: what it learned of these is protected by no epsilon."
-            " Nothing was charged. Leave the step"
-            f" out{behind if hasattr(estimator, 'estimator') else ''}."
-        )
-    if not callers:
-        return
-    caller = callers[-1]
-    once = (
-        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y,"
-        " in a search or cross-validation with a splitter that does not look at labels, such as"
-        " cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
-    )
-    for name, (function, instead) in _LEARN_THEMSELVES.items():
-        if name in callers or function in callers:
-            raise InvalidInput(
-                "Expected raw labels that nothing else reads, got some through scikit-learn's"
-                f" {name}, which learns from them itself: that part is protected by no epsilon."
-                f" Nothing was charged. {once} {instead}".rstrip()
-            )
-    # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all
-    # but the first would get the first one's stored labels. Without a ledger each of its fits
-    # spends epsilon again.
-    if estimator.ledger is not None:
-        raise InvalidInput(
-            f"Expected fit to be called directly, got a call by scikit-learn's {caller}. That fits"
-            " several times, with rows or targets of its own: the ledger would charge each fit, or"
-            f" take it for a repeat of another one. Nothing was charged. {once}"
-        )
-    if caller not in _warned:
-        _warned.add(caller)
-        warn(
-            RawLabelsWarning(
-                f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon"
-                f" anew, the spends add up, and its scores come from raw labels. {once} (Said"
-                " once.)"
-            )
-        )
-
-
-def _calling_estimators() -> list[str]:
-    """Return the names of classes and functions of scikit-learn that called this fit with their own
-    rows or labels, the outermost last."""
-    # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows
-    # where they come from.
-    found: list[str] = []
-    for frame, _ in traceback.walk_stack(sys._getframe()):
-        package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        part, owner = module.split(".")[0], frame.f_locals.get("self")
-        # A transformer of targets keeps what it learned of them; a function keeps nothing.
-        keeps = module == "compose._target" and getattr(owner, "transformer", None) is not None
-        if package == "sklearn" and (keeps or part not in _PASSES_ON) and not part.startswith("_"):
-            # A class that inherits from one of scikit-learn's does what that one does, whatever it
-            # is called.
-            kinds = [
-                kind.__name__
-                for kind in type(owner).__mro__
-                if kind.__module__.startswith("sklearn.")
-            ]
-            found.append(
-                frame.f_code.co_name if owner is None else (kinds or [type(owner).__name__])[0]
-            )
-    return found
-
-
-def _require_scoring(*, noisy: bool) -> None:
-    """Refuse a search or cross-validation whose scorer cannot read the labels: its scores would all
-    be NaN.
-
-    One of scikit-learn's names compares with true labels, and a scorer of `labeldp.metrics` reads
-    noisy ones. A search without scores would choose at random, after raw labels have spent epsilon
-    in each fit; refused in each fit, it fails as a whole and says why.
-    """
-    for scoring in _scorings():
-        if noisy and isinstance(scoring, str):
-            known = (
-                repr(scoring)
-                if scoring in metrics.SCORES
-                else f"one of {', '.join(metrics.SCORES)}"
-            )
-            raise InvalidInput(
-                f"Expected a scorer that reads noisy labels, got scoring={scoring!r}, which"
-                " compares with true labels. Leave it out, and the estimator's own score is taken,"
-                f" or pass scoring=labeldp.metrics.make_scorer({known})."
-            )
-        if not noisy and (
-            isinstance(scoring, metrics.Scorer) or scoring is metrics.likelihood_scorer
-        ):
-            raise InvalidInput(
-                "Expected NoisyLabels in a search or cross-validation by a scorer of"
-                " labeldp.metrics, got raw labels, which it does not read: each fit would spend"
-                " epsilon, and every score would be NaN. Nothing was charged. Privatize the labels"
-                " once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, with a"
-                " splitter that does not look at labels, such as cv=KFold(5)."
-            )
-
-
-def _scorings() -> Iterator[Any]:
-    """Yield the scorers, or their names, of the searches and cross-validations that called this
-    fit, also in another process."""
-    for frame, _ in traceback.walk_stack(sys._getframe()):
-        if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
-            owner = frame.f_locals.get("self")
-            asked = (
-                [frame.f_locals.get(name) for name in ("scoring", "scorer")]
-                if owner is None
-                else [getattr(owner, "scoring", None)]
-            )
-            for given in asked:
-                several = getattr(given, "_scorers", given)
-                yield from (
-                    several.values()
-                    if isinstance(several, dict)
-                    else several
-                    if isinstance(several, list | tuple | set)
-                    else [given]
-                )
-
-
-def _step_that_learned() -> str:
-    """Return the name of a pipeline step that learns from labels, if that pipeline called this fit;
-    "" for none."""
-    for frame, _ in traceback.walk_stack(sys._getframe()):
-        owner = (
-            frame.f_locals.get("self")
-            if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline"
-            else None
-        )
-        for named in list(getattr(owner, "steps", None) or ())[:-1]:
-            if found := _learns_from_labels(named[1]):
-                return found
-    return ""
-
-
-def _learns_from_labels(step: Any) -> str:
-    """Return the name of the transformer, or of one inside it, that needs labels by scikit-learn's
-    tags and modules; "" for none."""
-    held = [
-        getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")
-    ]
-    if any(held):
-        held.append([("remainder", getattr(step, "remainder", None))])
-        return next(
-            (found for each in held for named in each if (found := _learns_from_labels(named[1]))),
-            "",
-        )
-    kind = type(step)
-    required = hasattr(kind, "__sklearn_tags__") and step.__sklearn_tags__().target_tags.required
-    chosen = (
-        kind.__module__.startswith(_SUPERVISED)
-        and kind.__name__ != "VarianceThreshold"
-        and not getattr(step, "prefit", False)
-    )
-    return kind.__name__ if required or chosen or hasattr(step, "fit_resample") else ""

@@ -211,30 +211,6 @@ def require_own_rows(X: Any, n_rows: int, labels: "PrivateLabels") -> None:
     )
 
 
-def warn_of_index(X: Any, labels: Any) -> None:
-    """Warn if the indexes of a data frame and of raw labels have the same values in another order:
-    rows are taken by their positions."""
-    mine: Any = getattr(X, "index", None)
-    theirs: Any = getattr(labels, "index", None)
-    # none of pandas
-    if not all(hasattr(each, "isin") and hasattr(each, "is_unique") for each in (mine, theirs)):
-        return
-    if (
-        len(mine) == len(theirs)
-        and not mine.equals(theirs)
-        and mine.is_unique
-        and theirs.is_unique
-        and bool(theirs.isin(mine).all())
-    ):
-        warn(
-            LabelDPWarning(
-                "The index of the labels has the values of X's index in another order. Row i of X"
-                " is taken for that of label i: if the index says which belong together, pass"
-                " y.loc[X.index]; if positions do, y.to_numpy()."
-            )
-        )
-
-
 def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tuple[Any, Any]:
     """Match rows of X and noisy or private labels, both in the order of X; with ids, rows without a
     label are left out.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.custody._encode import FINITE, NO_NUMBER, as_array, bad_label, columns_of, is_closed
+from labeldp.custody._encode import FINITE, NO_NUMBER, bad_label, columns_of, is_closed
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -15,16 +15,12 @@ from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._grid import as_numbers
 from labeldp.laws._square_wave import law_of_numbers
-from labeldp.protocol._matching import check_count
 from labeldp.protocol.metrics import checked_weights, class_rates
 
 
-def is_several(classes: object, y: object) -> bool:
-    """Tell whether a fit has several targets: its declared classes, or those of its labels, are of
-    several columns."""
-    return isinstance(classes, LabelColumns) or (
-        (isinstance(y, NoisyLabels) or is_closed(y)) and isinstance(y.classes, LabelColumns)
-    )
+def is_several(y: object) -> bool:
+    """Tell whether noisy or private labels are of several columns."""
+    return (isinstance(y, NoisyLabels) or is_closed(y)) and isinstance(y.classes, LabelColumns)
 
 
 def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool = False) -> Law:
@@ -65,12 +61,6 @@ def rates_of(class_prior: Any, columns: LabelColumns) -> list[NDArray[np.float64
         class_rates(given[number], values) if number in given else None
         for number, values in enumerate(columns.lists)
     ]
-
-
-def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
-    """Refuse labels of other columns or of another number of rows than X."""
-    for column in columns_of(Y, columns.names):
-        check_count(len(as_array(column)), n_rows)
 
 
 def columns_told(noisy: NoisyLabels) -> list[NoisyLabels]:

@@ -35,7 +35,6 @@ from labeldp.errors import (
     LabelDPWarning,
     LostClassWarning,
     MisfitWarning,
-    RawLabelsWarning,
     SeenRowsWarning,
     UnmeasuredWarning,
     UntrainedWarning,
@@ -160,29 +159,6 @@ def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
                 f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise"
                 " it has fitted: this score is far too good. Use rows that it did not learn from,"
                 " or estimated_accuracy_."
-            )
-        )
-
-
-def warn_of_raw_labels(n_rows: int, learned: int) -> None:
-    """Warn, once in a process, that a score may be computed from the raw labels that a fit
-    privatized: it would be a number without noise.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows that are scored.
-    learned : int
-        Number of raw labels that the fit was given; 0 with seeded noise, which protects nothing.
-    """
-    if n_rows == learned and "score" not in _told:
-        _told.add("score")
-        warn(
-            RawLabelsWarning(
-                f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they"
-                " are the same, it comes from private labels without any noise, and it is no"
-                " estimate of other rows: do not pass it on. Use estimated_accuracy_, noisy labels"
-                " of other rows, or public labels. (Said once.)"
             )
         )
 
