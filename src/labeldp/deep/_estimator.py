@@ -731,11 +731,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         for name, values in found.items():
             setattr(self, name, values)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 _ESTIMATES = (
     "estimated_accuracy_",

@@ -727,11 +727,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         return share_right(self.predict(X), y, model.columns, weights)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 @dataclass(frozen=True, eq=False)
 class _Training(Generic[Fitted]):
