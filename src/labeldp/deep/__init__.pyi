@@ -36,3 +36,4 @@ from ._losses import mixup_loss as mixup_loss
 from ._losses import posterior_loss as posterior_loss
 from ._regressor import LocationHead as LocationHead
 from ._regressor import TorchRegressor as TorchRegressor
+from ._split import split_labels as split_labels

@@ -74,7 +74,6 @@ from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import (
     ClassifierEstimator,
     StagedEstimator,
-    TopK,
     judged,
     not_fitted,
     undisturbed,
@@ -86,6 +85,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
 )
 from labeldp.protocol._fit import Rows as Positions
+from labeldp.protocol._prior import Prior, TopK, stages_of
 from labeldp.protocol._several import (
     columns_told,
     rates_of,
@@ -245,7 +245,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint
     ) -> Trainer:
         if isinstance(source, NoisyLabels):
-            recipes = recipes_for(self.recipe, self.n_stages, 1, source.classes)
+            recipes = recipes_for(self.recipe, len(stages_of(self.stages)), 1, source.classes)
             return self._trainer(
                 inputs,
                 source.classes,
@@ -254,14 +254,16 @@ class NetEstimator(StagedEstimator[TrainedNet]):
                 lambda: {"noisy_labels": evidence_digest(None, source)},
             )
         stages = source.stages
-        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, source.classes)
+        recipes = recipes_for(
+            self.recipe, len(stages_of(self.stages)), stages.n_stages, source.classes
+        )
         if source.grouped is not None and not source.asks_rates:
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not source.invertible:
             raise InvalidInput(
                 f"Expected one invertible law for all rows with debiased_loss, got {stages.law} in"
-                f" {stages.n_stages} stages. Use law='rr' or 'subset', n_stages=1 without a prior,"
+                f" {stages.n_stages} stages. Use law='rr' or 'subset', stages=1 without a prior,"
                 " or likelihood_loss."
             )
         share, within = (
@@ -307,12 +309,12 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         )
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
-            if is_group_prior(self.prior):
+            if is_group_prior(self._prior.table):
                 raise InvalidInput(
                     "Expected a prior of weights with a net of several label columns, got one that"
                     " asks about groups. Drop it."
                 )
-            require_several(recipes, self.top_k_filter)
+            require_several(recipes, self._prior.top_k)
         if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
             raise InvalidInput(
                 "Expected class_prior=None with a loss on hard labels, which takes noisy labels as"
@@ -339,7 +341,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             )
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape, self._row_type = tuple(few.shape[1:]), few.dtype
-        settings = StageSettings(recipes, self.prior_temperature, self.top_k_filter, self.progress)
+        settings = StageSettings(recipes, self._prior.temperature, self._prior.top_k, self.progress)
         return Trainer(
             inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns
         )
@@ -358,7 +360,6 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             self.n_features_in_ = int(self._row_shape[0])
 
     def _require_settings(self) -> None:
-        super()._require_settings()
         _validate.function(progress=self.progress, takes="an Epoch", none=True)
         if self._fabric is None:
             device_of(self.device)
@@ -412,7 +413,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     module : nn.Module, or function from the number of classes to one
         Returns logits (m, K). Copied, never changed. No default. With several label columns it has
         a head for each: K_1 + ... + K_L outputs, the classes of one column after another.
-    recipe : Recipe or sequence of n_stages Recipes, default=None
+    recipe : Recipe or sequence of one a stage, default=None
         Training settings: one Recipe for all stages, or one for each; if there are fewer stages
         than asked for, the first ones are used. None: `Recipe()`, with five epochs for two classes,
         whose noise a net memorises sooner. Losses on hard labels get the most likely label of each
@@ -420,27 +421,21 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         losses).
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
-    n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
-        prior with which the next part is privatized (LP-MST), at the same epsilon; each stage has
-        all epochs of its recipe. On some thousand rows one stage was mostly better. One stage is
-        used if a prior cannot help.
-    stage_sizes : sequence of n_stages floats > 0, default=None
-        Share of the rows in each stage, at any scale. None: equal shares.
+    stages : int >= 1, or sequence of floats > 0, default=1
+        Number of stages, or the share of the rows in each, at any scale. With 2 or more the rows
+        are drawn in parts, and each stage's model is the prior with which the next part is
+        privatized (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some
+        thousand rows one stage was mostly better. One stage is used if a prior cannot help.
     law : str or Law, default="auto"
         A law's name, or a Law. "auto" draws each row with the most informative law. The papers'
         recipes are parameters by name: `**papers.ghazi2021.lp_2st("cifar10", epsilon=2.0)`.
-    prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
+    prior : (n, K) array of floats >= 0, function of X, ClusterPrior or Prior, default=None
         Public class weights for the first stage; they must not depend on these labels. A
         ClusterPrior asks for them privately, at a part of epsilon, and the law gets the rest; for a
         Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first
         predictions. With a ClusterPrior, losses on likelihoods and one process, a first recipe
-        without it gets `Consistency(strong=None)`.
-    prior_weight : float in [0, 1], default=0.0
-        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the
-        model's prediction + w x the prior, both scaled to sum to 1. 0: the model alone; 1: the
-        prior alone. It costs nothing: both are public, or follow from what was released. It
-        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
+        without it gets `Consistency(strong=None)`. `labeldp.learn.Prior` adds settings of later
+        stages.
     class_prior : (K,) floats, mapping, or labeldp.learn.HistogramPrior, default=None
         Known rates of the classes: public, or released before, never counted from these labels
         without noise. After each stage the logits are shifted until the mean probability of each
@@ -450,13 +445,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         learned from the answers. `HistogramPrior(epsilon)` asks the raw labels of one column for
         the rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out
         rows.
-    prior_temperature : float > 0, default=1.0
-        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them,
-        above 1 flattens them.
-    top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier stages whose output contains none of the k
-        classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
-        number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     validation_fraction : float in [0, 1), default=0.0
         Share of the rows held out of training, to measure the model by their noisy labels; with
         `Recipe(patience=...)` every other one chooses the epoch and the rest measure.
@@ -549,14 +537,10 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         *,
         recipe: Recipe | Sequence[Recipe] | None = None,
         epsilon: float = 1.0,
-        n_stages: int = 1,
-        stage_sizes: Sequence[float] | None = None,
+        stages: int | Sequence[float] = 1,
         law: str | Law = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None = None,
-        prior_weight: float = 0.0,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | Prior | None = None,
         class_prior: ArrayLike | Mapping[object, float] | GroupPrior | None = None,
-        prior_temperature: float = 1.0,
-        top_k_filter: TopK | None = None,
         validation_fraction: float = 0.0,
         random_state: Any = None,
         device: Any = "auto",
@@ -566,14 +550,10 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.module = module
         self.recipe = recipe
         self.epsilon = epsilon
-        self.n_stages = n_stages
-        self.stage_sizes = stage_sizes
+        self.stages = stages
         self.law = law
         self.prior = prior
-        self.prior_weight = prior_weight
         self.class_prior = class_prior
-        self.prior_temperature = prior_temperature
-        self.top_k_filter = top_k_filter
         self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.device = device
@@ -618,7 +598,9 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         require_known_rates(self.class_prior)
         inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
-        recipes = recipes_for(self.recipe, self.n_stages, 1, range(table.values.shape[1]))
+        recipes = recipes_for(
+            self.recipe, len(stages_of(self.stages)), 1, range(table.values.shape[1])
+        )
         require_likelihoods(recipes[0].loss, "in fit_likelihood")
         require_held_out(recipes, 0)
         with self._whole():
@@ -751,11 +733,11 @@ def sizes_of(classes: Sequence[object]) -> tuple[int, ...]:
     return classes.sizes if isinstance(classes, LabelColumns) else (len(classes),)
 
 
-def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> None:
+def require_several(recipes: Sequence[Recipe], top_k: TopK | None) -> None:
     """Refuse, before anything is charged, what a net of several label columns cannot learn by."""
-    if top_k_filter is not None:
+    if top_k is not None:
         raise InvalidInput(
-            "Expected top_k_filter=None with several label columns: it compares the classes of one."
+            "Expected no Prior(top_k=) with several label columns: it compares the classes of one."
         )
     for recipe in recipes:
         if recipe.consistency is not None:
@@ -790,7 +772,7 @@ def recipes_for(
     if len(found) != n_stages or not all(isinstance(each, Recipe) for each in found):
         kinds = ", ".join(type(each).__name__ for each in found)
         raise InvalidInput(
-            f"Expected a Recipe, or a sequence of one for each of n_stages={n_stages}; got"
+            f"Expected a Recipe, or a sequence of one for each of {n_stages} stages; got"
             f" {kinds or 'none'}."
         )
     return found[:used]
@@ -935,7 +917,7 @@ def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
 
 
 _MORE_ROWS = (
-    " So few rows may be left to a stage or a batch: give more, n_stages=1, or a net without batch"
+    " So few rows may be left to a stage or a batch: give more, stages=1, or a net without batch"
     " normalisation."
 )
 # a part with this expected number of rows has a single row in less than one of a hundred thousand

@@ -27,6 +27,7 @@ from labeldp.deep._loop import Epoch, Recipe
 from labeldp.deep.models import Ensemble
 from labeldp.laws import Law
 from labeldp.protocol._estimator import RegressorEstimator
+from labeldp.protocol._prior import Prior
 from labeldp.protocol.metrics import points_of
 
 if TYPE_CHECKING:
@@ -151,17 +152,17 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         What the net's outputs are. "logistic", "normal": location and scale of the number's
         distribution, which is integrated over the grid's points. "grid": a logit for each point,
         for numbers that do not lie around one location, such as ratings.
-    recipe : Recipe or sequence of n_stages Recipes, default=None
+    recipe : Recipe or sequence of one a stage, default=None
         Training settings, as for `TorchClassifier`. None: `Recipe()`.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
-    n_stages, stage_sizes
+    stages
         As for `TorchClassifier`. Later stages are asked about bins around what the model so far
         expects.
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, of
         more than 700 points `Threshold`; and `PriorBins` in later stages.
-    prior : (n, G) array of floats >= 0, or function of X, default=None
+    prior : (n, G) array of floats >= 0, function of X, or Prior, default=None
         Public weights of the grid's points for the first stage; they must not depend on these
         numbers.
     validation_fraction : float in [0, 1), default=0.0
@@ -235,10 +236,9 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         head: Head = "logistic",
         recipe: Recipe | Sequence[Recipe] | None = None,
         epsilon: float = 1.0,
-        n_stages: int = 1,
-        stage_sizes: Sequence[float] | None = None,
+        stages: int | Sequence[float] = 1,
         law: str | Law = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | Prior | None = None,
         validation_fraction: float = 0.0,
         random_state: Any = None,
         device: Any = "auto",
@@ -249,8 +249,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         self.head = head
         self.recipe = recipe
         self.epsilon = epsilon
-        self.n_stages = n_stages
-        self.stage_sizes = stage_sizes
+        self.stages = stages
         self.law = law
         self.prior = prior
         self.validation_fraction = validation_fraction

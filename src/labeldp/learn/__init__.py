@@ -8,6 +8,7 @@ from labeldp.learn._corrections import LearnOptions
 from labeldp.learn._counts import CountsClassifier, CountTable, Groupings
 from labeldp.learn._regressor import LabelDPRegressor
 from labeldp.learn._softmax import SoftmaxRegression
+from labeldp.protocol._prior import Prior
 
 __all__ = [
     "ClusterPrior",
@@ -19,6 +20,7 @@ __all__ = [
     "LabelDPRegressor",
     "LearnOptions",
     "NoiseCluster",
+    "Prior",
     "ProportionClassifier",
     "SoftmaxRegression",
     "find_clusters",

@@ -58,7 +58,6 @@ from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_s
 from labeldp.protocol._estimator import (
     ClassifierEstimator,
     StagedEstimator,
-    TopK,
     evidenced,
     hold_out,
     require_evidence,
@@ -74,6 +73,7 @@ from labeldp.protocol._fit import (
     plan_fit,
 )
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol._prior import Prior
 from labeldp.protocol._several import is_several, rates_of, share_right
 from labeldp.protocol.metrics import (
     checked_weights,
@@ -293,19 +293,18 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         gaps. The estimator is cloned and trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
-    n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
-        prior with which the next part is privatized (LP-MST), at the same epsilon and more time.
-        This pays if the first part alone makes a good model; on held-out noisy labels it mostly did
-        not, so the default is 1. One stage is used where a prior cannot help: two classes with
-        law="auto", or a law that ignores priors.
-    stage_sizes : sequence of n_stages floats > 0, default=None
-        Share of the rows in each stage, at any scale. None: equal shares.
+    stages : int >= 1, or sequence of floats > 0, default=1
+        Number of stages, or the share of the rows in each, at any scale. With 2 or more the rows
+        are drawn in parts, and each stage's model is the prior with which the next part is
+        privatized (LP-MST), at the same epsilon and more time. This pays if the first part alone
+        makes a good model; on held-out noisy labels it mostly did not, so the default is 1. One
+        stage is used where a prior cannot help: two classes with law="auto", or a law that ignores
+        priors.
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves).
         "auto" draws each row with the most informative law. The paper's LP-1ST and LP-2ST are
         `correction="none"` with `**papers.ghazi2021.stages("lp-2st", epsilon=...)`: law
-        "rr-with-prior", `top_k_filter="mean"`, no held-out rows, and the published share and
+        "rr-with-prior", a `Prior` of `top_k="mean"`, no held-out rows, and the published share and
         temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
         Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with
@@ -316,16 +315,12 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if
         possible, else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a
         ClusterPrior, from whose histograms it starts.
-    prior : (n, K) array of floats >= 0, mapping, function of X, or ClusterPrior, default=None
+    prior : (n, K) array, mapping, function of X, ClusterPrior or Prior, default=None
         Public class weights for the first stage; they must not depend on these labels. A
         `ClusterPrior` asks for them privately, at a part of epsilon, and the law gets the rest. Of
         several targets weights of the combinations, or a mapping of columns to (n, K_l) weights;
-        what is asked privately are counts of the combinations.
-    prior_weight : float in [0, 1], default=0.0
-        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the
-        model's prediction + w x the prior, both scaled to sum to 1. 0: the model alone; 1: the
-        prior alone. It costs nothing: both are public, or follow from what was released. It
-        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
+        what is asked privately are counts of the combinations. `Prior` adds settings of later
+        stages.
     class_prior : (K,) floats above 0, mapping of classes to them, or HistogramPrior, default=None
         Known rates of the classes: public, or released before, never counted from these labels
         without noise. Models are held to them where they are else held to rates that the noisy
@@ -336,13 +331,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         them; a column that is left out has none. `HistogramPrior(epsilon)` asks the raw labels of
         one column for the rates, at this part of the fit's epsilon, without a `prior`; it does not
         count held-out rows.
-    prior_temperature : float > 0, default=1.0
-        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them,
-        above 1 flattens them.
-    top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier stages whose output contains none of the k
-        classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
-        number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     validation_fraction : float in [0, 1), default=0.1
         Share of the rows held out to choose and measure the model by their noisy labels; a
         ClusterPrior does not count them. The final refit learns from them, too (see `options`). No
@@ -419,30 +407,22 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         estimator: Any = None,
         *,
         epsilon: float = 1.0,
-        n_stages: int = 1,
-        stage_sizes: Sequence[float] | None = None,
+        stages: int | Sequence[float] = 1,
         law: str | Law = "auto",
         correction: str = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
-        prior_weight: float = 0.0,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | Prior | None = None,
         class_prior: ArrayLike | Mapping[object, float] | HistogramPrior | None = None,
-        prior_temperature: float = 1.0,
-        top_k_filter: TopK | None = None,
         validation_fraction: float = 0.1,
         random_state: Any = None,
         options: LearnOptions | None = None,
     ) -> None:
         self.estimator = estimator
         self.epsilon = epsilon
-        self.n_stages = n_stages
-        self.stage_sizes = stage_sizes
+        self.stages = stages
         self.law = law
         self.correction = correction
         self.prior = prior
-        self.prior_weight = prior_weight
         self.class_prior = class_prior
-        self.prior_temperature = prior_temperature
-        self.top_k_filter = top_k_filter
         self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.options = options
@@ -453,7 +433,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
         require_no_threshold(self._base())
-        self._require_settings()
         _validate.one_of(CORRECTIONS, correction=self.correction)
         return self._checked(X, y, reset=True)
 
@@ -483,8 +462,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         given = np.full(len(source.classes), 1 / len(source.classes)) if asked else self.class_prior
         rates = None if given is None else class_rates(given, list(source.classes))
         settings: dict[str, Any] = {
-            "linear": not isinstance(self.prior, ClusterPrior),
-            "top_k_filter": self.top_k_filter,
+            "linear": not isinstance(self._prior.table, ClusterPrior),
+            "top_k_filter": self._prior.top_k,
         }
 
         def learner_of(
@@ -508,7 +487,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             encoded,
             learner,
             options.refit,
-            self.prior_temperature,
+            self._prior.temperature,
             encoder,
             lambda: features_digest(inputs),
             lambda rows: random_state.permutation(rows),
@@ -520,8 +499,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self.correction == "debias" and not plan.invertible:
             raise InvalidInput(
                 "Expected one invertible law for all rows with correction='debias', got"
-                f" {plan.stages.law} with n_stages={plan.stages.n_stages}. Use law='rr' or"
-                " 'subset', n_stages=1 without a prior, or correction='em'. What ClusterRR has"
+                f" {plan.stages.law} in {plan.stages.n_stages} stages. Use law='rr' or"
+                " 'subset', stages=1 without a prior, or correction='em'. What ClusterRR has"
                 " released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
@@ -531,9 +510,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any) -> Self:
         if not is_several(y):
             return super()._fit(X, inputs, y, ids)
-        if self.top_k_filter is not None:
+        if self._prior.top_k is not None:
             raise InvalidInput(
-                "Expected top_k_filter=None with several label columns: it compares the classes of"
+                "Expected no Prior(top_k=) with several label columns: it compares the classes of"
                 " one."
             )
         inputs, labels = self._matched(X, inputs, y, ids)
@@ -600,17 +579,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         own = {
             "law": "auto",
             "prior": None,
-            "prior_weight": 0.0,
-            "n_stages": 1,
+            "stages": 1,
         }
-        return type(self)(
-            **(
-                self.get_params(deep=False)
-                | own
-                | {"stage_sizes": None, "class_prior": rates}
-                | changes
-            )
-        )
+        return type(self)(**(self.get_params(deep=False) | own | {"class_prior": rates} | changes))
 
     def _draw_several(
         self, inputs: Any, labels: PrivateLabels, rates: Sequence[Floats | None]
@@ -620,8 +591,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         columns = cast(LabelColumns, labels.classes)
         settings = self._settings(columns)
         # each part holds out rows of its own
-        plain = settings.n_stages == 1 and settings.stage_sizes is None and settings.prior is None
-        plan = None if plain else plan_fit(settings, labels, inputs)
+        plan = None if settings.plain else plan_fit(settings, labels, inputs)
         if plan is not None:
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
@@ -647,7 +617,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             inputs,
             digest,
             lambda number: self._of_one_column(rates[number], validation_fraction=0.0),
-            self.prior_temperature,
+            self._prior.temperature,
             self._weights,
             None if self.correction in ("none", "debias") else np.empty(0, np.int64),
         )
@@ -661,7 +631,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return self.correction
         # EM can start from the clusters' histograms, and it alone can tell how far to trust trees
         # of few noisy rows.
-        known = isinstance(self.prior, ClusterPrior) and raw and raw_inside(self._base()) is None
+        known = (
+            isinstance(self._prior.table, ClusterPrior) and raw and raw_inside(self._base()) is None
+        )
         return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
 
     def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:

@@ -34,8 +34,9 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn._boosting import LikelihoodBoosting, library_of, rounded_to_bins
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
-from labeldp.protocol._estimator import TopK, in_top_k, members
+from labeldp.protocol._estimator import in_top_k, members
 from labeldp.protocol._matching import take
+from labeldp.protocol._prior import TopK
 from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies, log_evidence
 
 Transform = Callable[[object], object]
@@ -873,7 +874,7 @@ class DebiasLearner:
             raise InvalidInput(
                 "Expected one invertible law for all rows with correction='debias', got"
                 f" {', '.join(laws)} with priors that differ by row. Use law='rr' or 'subset',"
-                " n_stages=1, or correction='em'."
+                " stages=1, or correction='em'."
             )
         return model
 

@@ -25,6 +25,7 @@ from labeldp.learn._data import Floats, features_digest
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.protocol._estimator import RegressorEstimator, quantiles_of
 from labeldp.protocol._fit import FitPlan
+from labeldp.protocol._prior import Prior, stages_of
 
 POINTS = 64
 MOST_ROUNDS = 300  # of the default boosting; noisy rows choose how many are taken
@@ -58,11 +59,10 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         boosting, which takes columns of text and categories, and missing values. Cloned.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
-    n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked
-        about bins around what the model so far expects.
-    stage_sizes : sequence of n_stages floats > 0, default=None
-        Share of the rows in each stage, at any scale. None: equal shares.
+    stages : int >= 1, or sequence of floats > 0, default=1
+        Number of stages, or the share of the rows in each, at any scale. With 2 or more the rows
+        are drawn in parts, and each later part is asked about bins around what the model so far
+        expects.
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by
         `SquareWave`, which releases a random interval, of more than 700 points by `Threshold`; with
@@ -70,7 +70,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         small epsilon: the threshold) with the least expected squared error under the prior.
         "prior-bins:information" and "prior-bins:location" choose them by information about the
         number, or about its location.
-    prior : (n, G) array of floats >= 0, or function of X, default=None
+    prior : (n, G) array of floats >= 0, function of X, or Prior, default=None
         Public weights of the grid's points for the first stage; they must not depend on these
         numbers.
     validation_fraction : float in [0, 1), default=0.1
@@ -157,18 +157,16 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         estimator: Any = None,
         *,
         epsilon: float = 1.0,
-        n_stages: int = 1,
-        stage_sizes: Sequence[float] | None = None,
+        stages: int | Sequence[float] = 1,
         law: str | Law = "auto",
-        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | Prior | None = None,
         validation_fraction: float = 0.1,
         random_state: Any = None,
         options: LearnOptions | None = None,
     ) -> None:
         self.estimator = estimator
         self.epsilon = epsilon
-        self.n_stages = n_stages
-        self.stage_sizes = stage_sizes
+        self.stages = stages
         self.law = law
         self.prior = prior
         self.validation_fraction = validation_fraction
@@ -182,7 +180,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         base = self._base()
         require_regressor(base)
         require_plain_labels(base)
-        self._require_settings()
         self._require_weights()
         return self._checked(X, y, reset=True)
 
@@ -209,7 +206,10 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         return _Training(
             encoded,
             LocationLearner(
-                estimator, options, random_state, whole=self.n_stages > 1 or not options.refit
+                estimator,
+                options,
+                random_state,
+                whole=len(stages_of(self.stages)) > 1 or not options.refit,
             ),
             options.refit,
             1.0,

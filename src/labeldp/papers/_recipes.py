@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from labeldp import _validate
 from labeldp.errors import needs_torch
+from labeldp.protocol._prior import Prior, stages_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -127,8 +128,8 @@ def stages(name: str, *, epsilon: float) -> dict[str, Any]:
     Returns
     -------
     dict
-        epsilon, law, n_stages, stage_sizes, prior_temperature, top_k_filter, and
-        validation_fraction=0, since the papers hold out no row.
+        epsilon, law, stages, prior (of later stages), and validation_fraction=0, since the papers
+        hold out no row.
 
     Notes
     -----
@@ -140,10 +141,8 @@ def stages(name: str, *, epsilon: float) -> dict[str, Any]:
     return {
         "epsilon": epsilon,
         "law": "alibi" if name == ALIBI else "rr-with-prior" if more else "rr",
-        "n_stages": staged,
-        "stage_sizes": (found.share, *[rest] * (staged - 1)) if more else None,
-        "prior_temperature": found.temperature if more else 1.0,
-        "top_k_filter": "mean" if more else None,
+        "stages": (found.share, *[rest] * (staged - 1)) if more else 1,
+        "prior": Prior(temperature=found.temperature, top_k="mean") if more else None,
         "validation_fraction": 0.0,
     }
 
@@ -233,7 +232,7 @@ def lp_2st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     Examples
     --------
     >>> found = lp_2st("cifar10", epsilon=2.0)
-    >>> found["law"], found["stage_sizes"], found["prior_temperature"], found["top_k_filter"]
+    >>> found["law"], found["stages"], found["prior"].temperature, found["prior"].top_k
     ('rr-with-prior', (0.7, 0.3), 0.5, 'mean')
     >>> [
     ...     (recipe.epochs, recipe.batch_size, recipe.rate, recipe.alpha)
@@ -323,7 +322,9 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
         clip=float("inf"),
         optimizer="sgd",
     )
-    alphas = mixups(name, epsilon=epsilon) if known.images else (0.0,) * staged["n_stages"]
+    alphas = (
+        mixups(name, epsilon=epsilon) if known.images else (0.0,) * len(stages_of(staged["stages"]))
+    )
     changed: list[dict[str, Any]] = [{"alpha": alpha, **changes} for alpha in alphas]
     found = tuple(replace(base, **each) for each in changed)
     return staged | {"recipe": found if len(found) > 1 else found[0]}

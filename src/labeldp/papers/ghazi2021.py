@@ -11,7 +11,7 @@ Theorems 5, 9, 17  `excess_risk`, `generalisation_gap`; Propositions 12, 13 and 
                    `sco_lower_bound`, `erm_lower_bound`; `local_lower_bound` and `second_moment`
 Private tuning     `RepeatAndSelect`, with `labeldp.custody.aggregate_best`
 
-A fit in stages is the library's own (`n_stages` of `LabelDPClassifier` and `TorchClassifier`); what
+A fit in stages is the library's own (`stages` of `LabelDPClassifier` and `TorchClassifier`); what
 is here are the paper's choices, to compare with. Each is the paper's, or is named as one that it
 leaves open.
 """

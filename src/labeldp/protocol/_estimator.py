@@ -22,7 +22,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,6 +57,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
+from labeldp.protocol._prior import Prior, TopK, prior_of
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
@@ -91,7 +92,6 @@ except ImportError:  # a machine that only trains nets need not have scikit-lear
 
 Fitted = TypeVar("Fitted")
 Result = TypeVar("Result")
-TopK = int | Literal["mean"]
 
 
 class LabelDPEstimator(BaseEstimator, ABC):
@@ -372,24 +372,24 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
     """
 
     prior: Any
-    prior_weight: float = 0.0
-    prior_temperature: float = 1.0
-    top_k_filter: TopK | None = None
 
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         found = replace(super()._settings(classes), numbers=True)
         if not isinstance(found.law, str) or found.law != "auto":
             return found
         # Rows of later stages are asked about bins of their own prior.
-        plain = found.n_stages == 1 and found.prior is None
-        return replace(found, law=law_of_numbers(len(classes)) if plain else "prior-bins")
+        return replace(found, law=law_of_numbers(len(classes)) if found.plain else "prior-bins")
 
     def _require_weights(self) -> None:
-        """Refuse a prior that asks about classes."""
-        if hasattr(self.prior, "plan_groups") and not getattr(self.prior, "of_all_rows", False):
+        """Refuse a prior that asks about classes, and one that filters rows by them."""
+        given = prior_of(self.prior)
+        clusters = hasattr(given.table, "plan_groups") and not getattr(
+            given.table, "of_all_rows", False
+        )
+        if clusters or given.top_k is not None:
             raise InvalidInput(
                 "Expected a prior of weights, a function of X, or a HistogramPrior, got one of"
-                " clusters. Drop prior=."
+                " clusters or with top_k, which are of classes. Drop it."
             )
 
     @abstractmethod
@@ -552,13 +552,9 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     from held-out noisy rows.
     """
 
-    n_stages: int
-    stage_sizes: Any
+    stages: int | Sequence[float]
     law: Any
     prior: Any
-    prior_weight: float
-    prior_temperature: float
-    top_k_filter: TopK | None
     validation_fraction: float
 
     @abstractmethod
@@ -583,15 +579,9 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         None: start from nothing."""
         return training, None
 
-    def _require_settings(self) -> None:
-        _validate.positive(prior_temperature=self.prior_temperature)
-        _validate.fraction(prior_weight=self.prior_weight, zero=True, one=True)
-        if self.top_k_filter is not None and self.top_k_filter != "mean":
-            _validate.integer(
-                top_k_filter=self.top_k_filter,
-                low=1,
-                fix="'mean' is the paper's, None keeps all rows.",
-            )
+    @property
+    def _prior(self) -> Prior:
+        return prior_of(self.prior)
 
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
         # Order matters: plan and dry run find every fault that can be found, because everything
@@ -599,12 +589,12 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         plan = plan_fit(self._settings(labels.classes), labels, X)
         law = plan.stages.law
         if (
-            self.top_k_filter == "mean"
+            self._prior.top_k == "mean"
             and plan.stages.n_stages > 1
             and "candidates" not in law.layout()
         ):
             raise InvalidInput(
-                f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the"
+                f"Expected law='rr-with-prior' with Prior(top_k='mean'), got {law}. Pass the"
                 " number of classes to keep."
             )
         with self._state() as state:

@@ -39,12 +39,13 @@ from labeldp.laws import (
 from labeldp.laws._base import check_told_apart, made_for_shares
 from labeldp.laws._columns import LabelColumns, reads_prior
 from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
+from labeldp.protocol._prior import Prior, prior_of, stages_of
 from labeldp.protocol._several import law_of
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate, Query
     from labeldp.custody._aggregation import GroupAnswer
-    from labeldp.custody._draw import Prior
+    from labeldp.custody._draw import Prior as Weights
     from labeldp.custody._private import PrivateLabels
     from labeldp.custody._run import Run
 
@@ -70,7 +71,7 @@ class FitSettings:
     ----------
     epsilon : float
         Budget of the whole fit, for one unit.
-    law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
+    law, stages, prior, validation_fraction
         For estimators that draw each row; estimators that ask about groups leave them at their
         defaults.
     class_prior : rates or GroupPrior, optional
@@ -81,13 +82,26 @@ class FitSettings:
 
     epsilon: float
     law: str | Law = "auto"
-    n_stages: int = 1
-    stage_sizes: Sequence[float] | None = None
-    prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None
-    prior_weight: float = 0.0
+    stages: int | Sequence[float] = 1
+    prior: Any = None
     validation_fraction: float = 0.0
     class_prior: Any = None
     numbers: bool = False
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of each stage, at any scale."""
+        return stages_of(self.stages)
+
+    @property
+    def prior_set(self) -> Prior:
+        """The prior with its settings."""
+        return prior_of(self.prior)
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows are drawn at once, by no prior."""
+        return len(self.shares) == 1 and self.prior_set.table is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +221,8 @@ def plan_fit(settings: FitSettings, labels: "PrivateLabels", X: Any) -> FitPlan:
     """
     classes, n_rows, cap = labels.classes, len(labels), labels.account.max_rows_per_unit
     grouped, known, rates = None, None, _asks_rates(settings, classes)
-    asks = settings.class_prior if rates else settings.prior
+    prior = settings.prior_set
+    asks = settings.class_prior if rates else prior.table
     if is_group_prior(asks):
         if isinstance(classes, LabelColumns) and n_rows * len(classes) > MOST_CELLS:
             raise InvalidInput(
@@ -232,25 +247,23 @@ def plan_fit(settings: FitSettings, labels: "PrivateLabels", X: Any) -> FitPlan:
         law.released(classes)  # refused here if the classes are no evenly spaced numbers
     stages = plan_stages(
         law,
-        n_stages=settings.n_stages,
-        sizes=None if settings.stage_sizes is None else tuple(settings.stage_sizes),
+        sizes=settings.shares,
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
-    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
-    if weight and settings.prior is None and stages.n_stages > 1:
+    if prior.weight and prior.table is None and stages.n_stages > 1:
         raise InvalidInput(
-            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
-            " or leave the weight out."
+            f"Expected Prior(table, weight={prior.weight!r}), got no table. Pass one, or leave the"
+            " weight out."
         )
     stages = replace(
         stages,
         numbers=settings.numbers and stages.validation_fraction > 0,
-        prior_weight=weight if stages.n_stages > 1 else 0.0,
+        prior_weight=prior.weight if stages.n_stages > 1 else 0.0,
     )
-    if grouped is None and settings.prior is not None:
+    if grouped is None and prior.table is not None:
         _require_use(law)
-        known = _known_prior(settings.prior, X, n_rows, classes)
+        known = _known_prior(prior.table, X, n_rows, classes)
     first = stages.law_of(0, has_prior=known is not None)
     # Warn before the charge of classes that no row can tell apart. A law that draws its questions
     # with the run's random words is known only after the charge, and is checked there.
@@ -267,9 +280,7 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", labels: "Privat
     budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
     law = grouped.law if grouped is not None and grouped.law is not None else settings.law
     if isinstance(classes, LabelColumns):
-        law = law_of(
-            classes, law, budget, prior=settings.n_stages > 1 or settings.prior is not None
-        )
+        law = law_of(classes, law, budget, prior=not settings.plain)
     elif not isinstance(law, Law):
         law = law_named(law, n_classes, budget)
     elif law.n_classes != n_classes or law.epsilon != budget:
@@ -434,8 +445,7 @@ def _invertible(law: Law) -> Law:
 def plan_stages(
     law: Law,
     *,
-    n_stages: int,
-    sizes: tuple[float, ...] | None,
+    sizes: tuple[float, ...],
     validation_fraction: float,
     n_rows: int,
 ) -> StagePlan:
@@ -445,20 +455,13 @@ def plan_stages(
     Parameters
     ----------
     law : Law
-    n_stages : int
-    sizes : tuple of float, optional
-        One positive number a stage, any scale; equal by default.
+    sizes : tuple of float > 0
+        The share of each stage, at any scale.
     validation_fraction : float in [0, 1)
     n_rows : int
     """
-    count = _validate.integer(n_stages=n_stages, low=1)
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
-    shares = np.ones(count) if sizes is None else np.asarray(sizes, np.float64)
-    if shares.shape != (count,) or not np.all((shares > 0) & (shares < np.inf)):
-        raise InvalidInput(
-            f"Expected stage_sizes of one positive number for each of n_stages={count}, got"
-            f" {sizes!r}. Make the two agree."
-        )
+    shares = np.asarray(sizes, np.float64)
     # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws
     # that ignore priors, stages gain nothing.
     parts = getattr(law, "parts", (law,))  # of several columns
@@ -596,7 +599,7 @@ def _asks_rates(settings: FitSettings, classes: Sequence[object]) -> bool:
             "Expected rates as class_prior, or for one label column a HistogramPrior, which asks"
             f" for them; got {what}. Pass the rates."
         )
-    if settings.prior is not None:
+    if settings.prior_set.table is not None:
         raise InvalidInput(
             "Expected prior=None with class_prior=HistogramPrior(...), which asks for the rates of"
             " the classes, got both. Drop one of them."
@@ -689,7 +692,7 @@ class StageRun(Protocol):
     def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]: ...
 
     def privatize(
-        self, rows: Rows, law: Law, prior: "Prior" = None, stage: str = "release"
+        self, rows: Rows, law: Law, prior: "Weights" = None, stage: str = "release"
     ) -> NoisyLabels: ...
 
 
@@ -809,7 +812,7 @@ def _prior(
     prior_of: Callable[[Model, Rows], ArrayLike],
     first_prior: Floats | None,
     weight: float,
-) -> "Prior":
+) -> "Weights":
     """Return the prior of a stage's rows as a function of positions among them, so that a repeat of
     the run need not evaluate the model."""
     if model is not None and law.uses_prior:
