@@ -143,8 +143,8 @@ def aggregate(
     >>> ldp.aggregate(labels, query, [0, 0, 0, 1, 1]).values.tolist()
     [[2, 1], [0, 2]]
     """
-    checked(query, features=True)
     require_closed(labels)
+    _require_classes(checked(query, features=True), labels)
     labels.require_public(groups, "groups")
     if isinstance(query, FeatureSums):
         return answer_sums(labels, query, groups, redraw=redraw)
@@ -354,6 +354,7 @@ def aggregate_best(
     """
     _check(candidates, score, tuning)
     require_closed(labels)
+    _require_classes(candidates[0][0], labels)
     # Noise covers one changed row, and no cap is drawn: a unit with more rows would not be hidden.
     if labels.rows.given.unit is not None:
         raise InvalidInput(
@@ -382,6 +383,14 @@ def aggregate_best(
     return answered(
         charge, lambda secret: _best(request, tried, score, tuning, labels, charge, secret)
     )
+
+
+def _require_classes(query: Query, labels: PrivateLabels) -> None:
+    if query.n_classes != len(labels.classes):
+        raise InvalidInput(
+            f"Expected a query over {len(labels.classes)} classes, as many as the labels have, got"
+            f" {query}."
+        )
 
 
 def _check(

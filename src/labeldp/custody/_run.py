@@ -133,12 +133,12 @@ def privatize(
         # refused here if the classes are no numbers on which it can be released
         law.released(declared)
     name = check_stage("release" if stage is None else stage)
-    if isinstance(declared, LabelColumns):
-        declared.check(law)
-    elif law.n_classes != len(declared):
+    if law.n_classes != len(declared):
         raise InvalidInput(
             f"Expected a law over {len(declared)} classes, as many as the labels have, got {law}."
         )
+    if isinstance(declared, LabelColumns):
+        declared.check(law)
     if isinstance(prior, Mapping):
         if not isinstance(declared, LabelColumns):
             raise InvalidInput(

@@ -101,7 +101,7 @@ def split_labels(
             " Make the labels with labeldp.PrivateLabels."
         )
     begun, n = time.monotonic(), len(items)
-    found = [_label(items[position], label_of) for position in np.arange(n).tolist()]
+    found: Any = [_label(items[position], label_of) for position in np.arange(n).tolist()]
     _log.info("Read the labels of %s items in %.1f s.", f"{n:,}", time.monotonic() - begun)
     again = spread(n, 2, _AGAIN).tolist()
     if any(_label(items[position], label_of) != found[position] for position in again):
@@ -126,5 +126,5 @@ def split_labels(
 
 
 def _label(item: Any, label_of: Callable[[Any], object] | None) -> object:
-    label = item[1] if label_of is None else label_of(item)
+    label: Any = item[1] if label_of is None else label_of(item)
     return label.item() if getattr(label, "ndim", None) == 0 else label
