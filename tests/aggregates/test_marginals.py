@@ -188,6 +188,9 @@ def test_streams_of_one_group_column_and_candidates(ledger: ldp.Ledger) -> None:
     assert ledger.runs() == []
     tries = [(Marginals.of(3, 200.0, [4, 2, 5]), GROUPS)]
     best = aggregate_best(
-        LABELS, tries, lambda found: 1.0, tuning=RepeatAndSelect(30), noise=ldp.SeededNoise(0)
+        PrivateLabels(LABELS, classes=range(tries.n_classes), noise=ldp.SeededNoise(0)),
+        tries,
+        lambda found: 1.0,
+        tuning=RepeatAndSelect(30),
     )
     assert best.values.tolist() == counted().tolist()

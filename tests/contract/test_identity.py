@@ -84,7 +84,12 @@ def test_members_of_an_enum_are_their_values(tmp_path, kind, column, declared):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_members_are_one_request_with_their_values(ledger, kind):
     drawn = [
-        ldp.privatize(y, EXACT, classes=classes, dataset="d", ids=range(N), ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                y, classes=classes, dataset="d", column="label", ids=range(N), ledger=ledger
+            ),
+            EXACT,
+        )
         for y in (members(kind), [member.value for member in members(kind)])
         for classes in (list(kind), [member.value for member in kind])
     ]
@@ -150,7 +155,7 @@ def test_ids_and_units_are_their_values(tmp_path, column):
         again = ldp.privatize(y, law, **facts, **{**roles, ("unit", "ids")[name == "a"]: plain})
         assert again.privacy.repeated
         assert len(ledger.runs(name)) == 1
-    noisy = ldp.privatize(y, law, ids=made)
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), ids=made), law)
     assert noisy.ids.tolist() == [member.value for member in PEOPLE]
     assert len(noisy.by_id(made)) == len(noisy.by_id(plain)) == 20
     others = COLUMNS[column]([*list(PEOPLE)[:19], next(iter(PEOPLE))])

@@ -209,9 +209,7 @@ def read(folder: Path, ledger: Any) -> None:
 def learned(folder: Path, ledger: Any) -> None:
     noisy = labeldp.privatize(Y, RR, **NAMED, ledger=Ledger(ledger))
     for given, evidence in ((ledger, "proven"), (str(folder / "other.db"), "not recorded")):
-        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=given).fit(
-            X, noisy
-        )
+        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED).fit(X, noisy)
         assert model.privacy_.evidence == evidence
 
 

@@ -201,7 +201,13 @@ def test_a_spent_budget_names_what_differs_from_a_run_that_could_have_been_repea
 
 def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
     first, again = (
-        ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger) for y in (FIRST, SECOND)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                y, classes=range(TWO.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
+            ),
+            TWO,
+        )
+        for y in (FIRST, SECOND)
     )
     assert [each.receipts[0].repeated for each in (first, again)] == [False, True]
     assert first.receipts == again.receipts and not ledger.verify(again.receipts)
@@ -211,7 +217,14 @@ def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
     assert pickle.loads(pickle.dumps(again)).privacy.repeated
     query = ldp.aggregates.Histogram(n_classes=2, epsilon=1.0, n_groups=2)
     answers = [
-        ldp.aggregate(y, query, IDS % 2, dataset="e", ledger=ledger) for y in (FIRST, SECOND)
+        ldp.aggregate(
+            ldp.PrivateLabels(
+                y, classes=range(query.n_classes), dataset="e", column="label", ledger=ledger
+            ),
+            query,
+            IDS % 2,
+        )
+        for y in (FIRST, SECOND)
     ]
     assert [each.receipt.repeated for each in answers] == [False, True]
 
@@ -498,8 +511,8 @@ def test_a_transformer_of_targets_learns_from_raw_labels_and_a_function_does_not
                 outer.fit(X, y)
     TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp).fit(X, y)
     ldp.LabelDPRegressor(
-        TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()), range=(-6, 6)
-    ).fit(X, y)
+        TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler())
+    ).fit(X, ldp.PrivateLabels(y, range=(-6, 6)))
 
 
 class Wrapper:
@@ -592,7 +605,12 @@ def test_a_step_behind_the_noise_learns_from_noisy_labels(ledger):
     "error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning"
 )
 def test_searches_over_noisy_labels_are_free(ledger):
-    noisy = ldp.privatize(FIRST, TWO, dataset="d", ids=IDS, ledger=ledger)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            FIRST, classes=range(TWO.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
+        ),
+        TWO,
+    )
     scores = cross_val_score(
         linear(validation_fraction=0), X, noisy, cv=KFold(3), error_score="raise"
     )

@@ -54,13 +54,15 @@ def one(ledger, column, epsilon=1.0, ids=IDS):
     labels = LABELS[column].to_numpy()[: len(ids)]
     law = ldp.RandomizedResponse(len(set(labels)), epsilon)
     return ldp.privatize(
-        labels,
+        ldp.PrivateLabels(
+            labels,
+            classes=COLUMNS.lists[COLUMNS.place(column)],
+            dataset="d",
+            column=column,
+            ids=ids,
+            ledger=ledger,
+        ),
         law,
-        classes=COLUMNS.lists[COLUMNS.place(column)],
-        dataset="d",
-        column=column,
-        ids=ids,
-        ledger=ledger,
     )
 
 
@@ -153,12 +155,15 @@ def test_without_columns_the_sum_is_over_all_that_have_a_charge(ledger):
     assert ledger.spent("nobody") == 0.0
     for column, ids in (("a", [1, 2]), ("b", [2, 3]), ("c", [4])):
         ldp.privatize(
-            [0, 1, 0][: len(ids)],
+            ldp.PrivateLabels(
+                [0, 1, 0][: len(ids)],
+                classes=range(2),
+                dataset="d",
+                column=column,
+                ids=ids,
+                ledger=ledger,
+            ),
             ldp.RandomizedResponse(2, 1.0),
-            dataset="d",
-            column=column,
-            ids=ids,
-            ledger=ledger,
         )
     assert ledger.spent("d") == ledger.spent("d", ["a", "b", "c"]) == 2.0  # row 2 alone has both
     assert ledger.spent("d", ["a", "c"]) == 1.0
@@ -168,7 +173,12 @@ def test_columns_in_common_add_up(ledger):
     others = ldp.LabelColumns({"b": [1, 2, 3], "c": [0, 1]})
     drawn(ledger, epsilon=1.0)
     labels = pd.DataFrame({"b": LABELS["b"], "c": np.arange(N) % 2})
-    ldp.privatize(labels, others.law(0.5), classes=others, dataset="d", ids=IDS, ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            labels, classes=others, dataset="d", column="label", ids=IDS, ledger=ledger
+        ),
+        others.law(0.5),
+    )
     assert [ledger.spent("d", column) for column in "abc"] == [1.0, 1.5, 0.5]
     assert ledger.spent("d", ["a", "b", "c"]) == 1.5
     assert ledger.verify() == []
@@ -250,7 +260,8 @@ def test_a_column_that_was_not_drawn_is_no_column(ledger):
     with pytest.raises(InvalidInput, match="those of one"):
         noisy["a"]["a"]
     whole = ldp.privatize(
-        LABELS, ldp.RandomizedResponse(6, 1.0), classes=COLUMNS, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(LABELS, classes=COLUMNS, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(6, 1.0),
     )
     assert whole.likelihood().shape == (N, 6)
     with pytest.raises(InvalidInput, match="how the others are distributed"):
@@ -269,7 +280,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
         "arrow": pa.table({"a": codes[:, 0], "b": codes[:, 1]}),
     }[given]
     noisy = ldp.privatize(
-        labels, numbers.law(600.0, "equal"), classes=numbers, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=numbers, noise=ldp.SeededNoise(0)),
+        numbers.law(600.0, "equal"),
     )
     np.testing.assert_array_equal(noisy.hard_codes(), CODES)
     np.testing.assert_array_equal(noisy["b"].hard(), codes[:, 1])
