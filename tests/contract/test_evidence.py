@@ -31,13 +31,9 @@ LAWS = [
 def draw(law, n=200, seed=0, **options):
     rng = np.random.default_rng(seed)
     prior = rng.dirichlet(np.ones(law.n_classes), n) if law.uses_prior else None
-    return ldp.privatize(
-        rng.integers(law.n_classes, size=n),
-        law,
-        prior=prior,
-        noise=ldp.SeededNoise(seed),
-        **options,
-    )
+    facts = {"classes": range(law.n_classes), "noise": ldp.SeededNoise(seed)} | options
+    labels = ldp.PrivateLabels(rng.integers(law.n_classes, size=n), **facts)
+    return ldp.privatize(labels, law, prior=prior)
 
 
 def receipt(run_id, epsilon=1.0, **fields):
@@ -293,7 +289,8 @@ def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
         pd.DataFrame({"shop": [f"s{i // 5}" for i in range(200)], "visit": np.arange(200) % 5}),
         ldp.Ledger(tmp_path / "l.db"),
     )
-    noisy = ldp.privatize(np.arange(200) % 4, LAWS[0], dataset="d", ids=ids, ledger=ledger)
+    facts = {"dataset": "d", "column": "label", "ids": ids, "ledger": ledger}
+    noisy = ldp.privatize(ldp.PrivateLabels(np.arange(200) % 4, classes=range(4), **facts), LAWS[0])
     again = ldp.concat([noisy[150:], noisy[:150]])
     assert again.privacy == noisy.looked_up(ledger).privacy and noisy.privacy.evidence == "proven"
     with pytest.raises(ldp.InvalidInput, match="evidence twice"):
