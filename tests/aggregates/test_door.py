@@ -44,8 +44,13 @@ def counted(labels: np.ndarray = LABELS, groups: np.ndarray = GROUPS) -> np.ndar
     return table
 
 
+def labels(ledger: object, y: object = LABELS, **more: object) -> ldp.PrivateLabels:
+    facts = {"classes": range(3), "dataset": "d", "column": "label"} | more
+    return ldp.PrivateLabels(y, ledger=ledger, **facts)
+
+
 def ask(ledger: ldp.Ledger, query: Query = QUERY, **more: object) -> Aggregate:
-    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)
+    return ldp.aggregate(labels(ledger, **more), query, GROUPS)
 
 
 @pytest.fixture
@@ -161,31 +166,9 @@ def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
 ) -> None:
     ids, order = np.arange(600), np.argsort(LABELS, kind="stable")
     one = ask(ledger, ids=ids)
-    two = ldp.aggregate(
-        ldp.PrivateLabels(
-            LABELS[order],
-            classes=range(QUERY.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids[order],
-            ledger=ledger,
-        ),
-        QUERY,
-        GROUPS[order],
-    )
+    two = ldp.aggregate(labels(ledger, LABELS[order], ids=ids[order]), QUERY, GROUPS[order])
     assert one.values.tolist() == two.values.tolist()
-    ldp.aggregate(
-        ldp.PrivateLabels(
-            LABELS,
-            classes=range(QUERY.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids + 1000,
-            ledger=ledger,
-        ),
-        QUERY,
-        GROUPS,
-    )
+    ask(ledger, ids=ids + 1000)
     assert ledger.spent("d", "label") == 0.5
 
 
@@ -193,7 +176,7 @@ def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> N
     """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not
     pass for an earlier release of rows."""
     prior = ask(ledger, Histogram(3, 0.1, 4)).prior(GROUPS)
-    noisy = ldp.privatize(LABELS, ldp.AutoLaw(3, 0.2), prior=prior, dataset="d", ledger=ledger)
+    noisy = ldp.privatize(labels(ledger), ldp.AutoLaw(3, 0.2), prior=prior)
     assert len(noisy) == 600
     assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
     together = spent_together([ask(ledger, Histogram(3, 0.1, 4)).receipt, *noisy.receipts])
@@ -259,10 +242,11 @@ if sys.argv[2] == "before the store":
 if sys.argv[2] == "before settling":
     Ledger.settle = die
 rng = np.random.default_rng(0)
-labels, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
+y, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
 try:
     query, ledger = ldp.aggregates.Histogram(3, 0.5, 4), ldp.Ledger(sys.argv[1], budget=2.0)
-    found = ldp.aggregate(labels, query, groups, dataset="d", ledger=ledger)
+    facts = {"classes": range(3), "dataset": "d", "column": "label", "ledger": ledger}
+    found = ldp.aggregate(ldp.PrivateLabels(y, **facts), query, groups)
     print(found.receipt.run_id, found.values.tolist())
 except ldp.BudgetExceeded:
     print("refused")
@@ -335,16 +319,7 @@ def test_a_warning_that_is_made_an_error_loses_no_answer(ledger: ldp.Ledger) -> 
         ask(ledger, unit=people)
     with pytest.raises(LeftOutWarning):
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS,
-                classes=range(3),
-                dataset="d",
-                column="label",
-                ids=np.arange(600),
-                unit=people,
-                ledger=ledger,
-            ),
-            ldp.RandomizedResponse(3, 0.5),
+            labels(ledger, ids=np.arange(600), unit=people), ldp.RandomizedResponse(3, 0.5)
         )
     assert not ledger.runs()
 
@@ -388,14 +363,11 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": np.ma.masked_equal(GROUPS, 0)}, "masked array with masked ones"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
         ({"query": "histogram"}, "such as Histogram or Vote"),
-        ({"query": Histogram(2, 0.5, 4)}, "codes 0 to 1"),
-        (
-            {"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]},
-            "3 classes, as many as the law or the query",
-        ),
-        ({"labels": []}, "at least one label"),
-        ({"labels": np.where(LABELS == 0, 9, LABELS)}, "codes 0 to 2"),
-        ({"labels": LABELS.astype(str)}, "classes that a label can have, got none"),
+        ({"query": Histogram(2, 0.5, 4)}, "3 classes"),
+        ({"classes": range(4)}, "4 classes"),
+        ({"y": []}, "at least one label"),
+        ({"y": np.where(LABELS == 0, 9, LABELS)}, "codes 0 to 2"),
+        ({"classes": None}, "classes that a label can have, got none"),
         ({"max_rows_per_unit": 2}, "unit="),
         ({"ids": np.zeros(600, int)}, "different ids"),
         ({"ids": np.arange(5)}, "ids of 600 rows"),
@@ -406,15 +378,10 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
 def test_what_is_wrong_is_said_before_anything_is_charged(
     ledger: ldp.Ledger, arguments: dict[str, object], named: str
 ) -> None:
-    facts = {
-        "labels": LABELS,
-        "query": QUERY,
-        "groups": GROUPS,
-        "dataset": "d",
-        "ledger": ledger,
-    } | arguments
+    asked = {"query": QUERY, "groups": GROUPS} | arguments
+    facts = {name: asked.pop(name) for name in arguments.keys() - {"query", "groups"}}
     with pytest.raises(InvalidInput, match=named):
-        ldp.aggregate(**facts)
+        ldp.aggregate(labels(ledger, **facts), **asked)
     assert ledger.runs() == []
 
 

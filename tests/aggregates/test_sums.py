@@ -172,7 +172,7 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
         ),
         (
             lambda: aggregate_best(
-                PrivateLabels(Y, classes=range(K)), [(QUERY, X)], len, tuning=RepeatAndSelect(3)
+                ldp.PrivateLabels(Y, classes=range(K)), [(QUERY, X)], len, tuning=RepeatAndSelect(3)
             ),
             "about groups of rows",
         ),

@@ -43,11 +43,8 @@ def ledger(tmp_path):
 
 
 def drawn(ledger, split="joint", epsilon=2.0, labels=LABELS, ids=IDS, **facts):
-    return ldp.privatize(
-        labels,
-        COLUMNS.law(epsilon, split),
-        **{"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts,
-    )
+    facts = {"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts
+    return ldp.privatize(ldp.PrivateLabels(labels, **facts), COLUMNS.law(epsilon, split))
 
 
 def one(ledger, column, epsilon=1.0, ids=IDS):
@@ -174,9 +171,7 @@ def test_columns_in_common_add_up(ledger):
     drawn(ledger, epsilon=1.0)
     labels = pd.DataFrame({"b": LABELS["b"], "c": np.arange(N) % 2})
     ldp.privatize(
-        ldp.PrivateLabels(
-            labels, classes=others, dataset="d", column="label", ids=IDS, ledger=ledger
-        ),
+        ldp.PrivateLabels(labels, classes=others, dataset="d", ids=IDS, ledger=ledger),
         others.law(0.5),
     )
     assert [ledger.spent("d", column) for column in "abc"] == [1.0, 1.5, 0.5]
@@ -292,7 +287,7 @@ def test_labels_are_taken_by_name_or_in_order(given):
     [
         ({"labels": LABELS.drop(columns="b")}, "'b'"),
         ({"labels": LABELS["a"]}, "2 columns"),
-        ({"classes": None}, "classes=columns"),
+        ({"classes": None}, "several|classes"),
         ({"classes": None, "labels": dict(LABELS)}, "classes=columns"),
         ({"labels": LABELS.to_numpy()[:, [0, 1, 1]]}, "shape"),
         (
@@ -311,8 +306,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
         ),
         ({"law": ldp.RandomizedResponse(5, 1.0)}, "5 classes"),
         ({"column": "b"}, "under their own names"),
-        ({"id_name": "b"}, "label column 'b'"),
-        ({"unit": IDS, "unit_name": "a"}, "label column 'a'"),
+        ({"ids": {"b": IDS}}, "label column 'b'"),
+        ({"unit": {"a": IDS}}, "label column 'a'"),
         (
             {"prior": np.tile(np.arange(1.0, 7.0), (N, 1)), "law": COLUMNS.law(1.0, "one")},
             "read none",
@@ -320,16 +315,11 @@ def test_labels_are_taken_by_name_or_in_order(given):
     ],
 )
 def test_bad_input_is_refused_before_the_charge(ledger, change, said):
-    asked = {
-        "labels": LABELS,
-        "law": COLUMNS.law(1.0),
-        "classes": COLUMNS,
-        "dataset": "d",
-        "ids": IDS,
-        "ledger": ledger,
-    } | change
+    facts = {"classes": COLUMNS, "dataset": "d", "ids": IDS, "ledger": ledger} | change
+    labels, law = facts.pop("labels", LABELS), facts.pop("law", COLUMNS.law(1.0))
+    asked = {"prior": facts.pop("prior", None)}
     with pytest.raises(InvalidInput, match=said):
-        ldp.privatize(**asked)
+        ldp.privatize(ldp.PrivateLabels(labels, **facts), law, **asked)
     assert not ledger.exists() or ledger.runs() == []
 
 
