@@ -73,13 +73,9 @@ def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
 
 def test_seeded_noise_is_the_same_again_and_taints() -> None:
     with pytest.warns(SeededNoiseWarning):
-        one = ldp.aggregate(
-            ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS
-        )
+        one = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS)
     with pytest.warns(SeededNoiseWarning):
-        two = ldp.aggregate(
-            ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS
-        )
+        two = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS)
     assert one.values.tolist() == two.values.tolist()
     assert (one.epsilon, one.delta, one.privacy.secure) == (math.inf, 1.0, False)
     with pytest.warns(SeededNoiseWarning):
@@ -493,9 +489,7 @@ def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
 
 
 def test_tables_that_are_no_answer_are_refused() -> None:
-    table = ldp.aggregate(
-        ldp.PrivateLabels(LABELS, classes=range(3)), QUERY, GROUPS
-    ).to_table()
+    table = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3)), QUERY, GROUPS).to_table()
     for other in (
         table.replace_schema_metadata(None),
         table.slice(1),

@@ -99,9 +99,7 @@ def test_the_noise_that_runs_has_its_variance_and_no_other() -> None:
 
 def test_the_answer_is_the_sum_with_noise(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.5)
-    found = ldp.aggregate(
-        labels(dataset="d", column="label", ledger=ledger), QUERY, X
-    )
+    found = ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, X)
     truth = cut(X, 1.0).T @ np.eye(K)[Y]
     off = (QUERY.sums(found.values) - truth) / QUERY.standard_deviation()
     assert found.values.shape == (D, K)
@@ -110,11 +108,7 @@ def test_the_answer_is_the_sum_with_noise(tmp_path: Path) -> None:
     assert (found.epsilon, found.delta) == (1.0, 1e-6)
     assert (ledger.spent("d", "label"), ledger.spent_delta("d", "label")) == (1.0, 1e-6)
     with pytest.raises(BudgetExceeded):
-        ldp.aggregate(
-            labels(dataset="d", column="label", ledger=ledger),
-            QUERY,
-            X + 1e-3,
-        )
+        ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, X + 1e-3)
     found.save(tmp_path / "sums.parquet")
     again = Aggregate.load(tmp_path / "sums.parquet")
     assert again.query == QUERY == query_from_dict(QUERY.to_dict())
@@ -149,15 +143,11 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
             "features of 400 rows, got 10",
         ),
         (
-            lambda: ldp.aggregate(
-                labels(), QUERY, np.where(X > 0.5, np.nan, X)
-            ),
+            lambda: ldp.aggregate(labels(), QUERY, np.where(X > 0.5, np.nan, X)),
             "finite features",
         ),
         (
-            lambda: ldp.aggregate(
-                labels(), QUERY, np.ma.masked_greater(X, 0.5)
-            ),
+            lambda: ldp.aggregate(labels(), QUERY, np.ma.masked_greater(X, 0.5)),
             "features without masked",
         ),
         (
@@ -165,9 +155,7 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
             "row of 5 numbers",
         ),
         (
-            lambda: ldp.aggregate(
-                labels(classes=range(2)), FeatureSums(2, 1.0, D, delta=1e-6), X
-            ),
+            lambda: ldp.aggregate(labels(classes=range(2)), FeatureSums(2, 1.0, D, delta=1e-6), X),
             "codes 0 to 1",
         ),
         (
@@ -175,16 +163,12 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
             "about groups of rows",
         ),
         (
-            lambda: aggregate_best(
-                labels(), [(QUERY, X)], len, tuning=RepeatAndSelect(3)
-            ),
+            lambda: aggregate_best(labels(), [(QUERY, X)], len, tuning=RepeatAndSelect(3)),
             "about groups of rows",
         ),
         (
             lambda: ldp.aggregate(
-                labels(unit=np.arange(N) % 7, max_rows_per_unit=1 << 40),
-                QUERY,
-                X,
+                labels(unit=np.arange(N) % 7, max_rows_per_unit=1 << 40), QUERY, X
             ),
             "max_rows_per_unit",
         ),
@@ -198,11 +182,7 @@ def test_bad_input_is_refused(ask: object, message: str) -> None:
 def test_nothing_is_charged_for_what_is_refused(ledger: ldp.Ledger) -> None:
     for features in (X[:, :4], X[:10], np.full_like(X, np.inf)):
         with pytest.raises(InvalidInput):
-            ldp.aggregate(
-                labels(dataset="d", column="label", ledger=ledger),
-                QUERY,
-                features,
-            )
+            ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, features)
     assert ledger.spent("d", "label") == 0
 
 
