@@ -401,7 +401,9 @@ def measure_curvature(run: Run) -> Run:
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
     law = ldp.laws.law_named("subset" if k > 2 else "rr", k, run["epsilon"])
-    noisy = ldp.privatize(y, law, classes=range(k), noise=ldp.SeededNoise(run["seed"]))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(run["seed"])), law
+    )
     with bent(CURVATURES[run["curvature"]], run["settings"]):
         model = _boosting.LikelihoodBoosting(lightgbm().set_params(n_estimators=run["rounds"]))
         model.fit_likelihood(X, noisy.log_likelihood(dtype="float64"))

@@ -232,7 +232,7 @@ def ours(
     given = {"classes": [0, 1], "noise": ldp.SeededNoise(seed), "random_state": seed}
     for name, made in (("boosting", boosting), ("regression", regression)):
         start = time.process_time()
-        model = ldp.LabelDPClassifier(made(), classes=[0, 1], random_state=seed).fit(train.X, noisy)
+        model = ldp.LabelDPClassifier(made(), random_state=seed).fit(train.X, noisy)
         yield name, model.predict_proba(X_test)[:, 1], time.process_time() - start
     start = time.process_time()
     counts = ldp.learn.ProportionClassifier(
@@ -254,7 +254,10 @@ def measure(run: Run) -> Run:
         }
     law = ldp.RandomizedResponse(2, run["epsilon"])
     noisy = ldp.privatize(
-        train.y, law, classes=[0, 1], unit=train.person, noise=ldp.SeededNoise(run["seed"])
+        ldp.PrivateLabels(
+            train.y, classes=[0, 1], unit=train.person, noise=ldp.SeededNoise(run["seed"])
+        ),
+        law,
     )
     scores, seconds = {}, {}
     for name, p, spent in ours(train, noisy, run, test.X):

@@ -160,9 +160,11 @@ def convex(run: Run) -> dict[str, Run]:
     for name, law in releases.items():
         of_rows = isinstance(law, Histogram)
         released = (
-            ldp.aggregate(data.y, law, np.arange(n), classes=range(k), noise=noise)
+            ldp.aggregate(
+                ldp.PrivateLabels(data.y, classes=range(k), noise=noise), law, np.arange(n)
+            )
             if of_rows
-            else ldp.privatize(data.y, law, classes=range(k), noise=noise)
+            else ldp.privatize(ldp.PrivateLabels(data.y, classes=range(k), noise=noise), law)
         )
         vectors = label_vectors(released)
         moment = second_moment(law)
@@ -186,10 +188,8 @@ def likelihoods(run: Run) -> dict[str, Run]:
     data = data_of(run["data"])
     classes = range(data.truth.shape[1])
     noisy = ldp.privatize(
-        data.y,
+        ldp.PrivateLabels(data.y, classes=classes, noise=ldp.SeededNoise(run["seed"])),
         ldp.SubsetSelection(len(classes), run["epsilon"]),
-        classes=classes,
-        noise=ldp.SeededNoise(run["seed"]),
     )
     table = noisy.log_likelihood()
 
@@ -210,7 +210,9 @@ def likelihoods(run: Run) -> dict[str, Run]:
 def by_sums(data: Data, epsilon: float, noise: ldp.SeededNoise) -> Run:
     """One release of X'Y."""
     query = FeatureSums(data.truth.shape[1], epsilon, data.X.shape[1], delta=DELTA)
-    answer = ldp.aggregate(data.y, query, data.X, classes=range(query.n_classes), noise=noise)
+    answer = ldp.aggregate(
+        ldp.PrivateLabels(data.y, classes=range(query.n_classes), noise=noise), query, data.X
+    )
     return descended(data, query.sums(answer.values))
 
 

@@ -119,7 +119,8 @@ def measure(name: str, setting: str, epsilon: float, seed: int) -> Run:
     dataset, (X, y), (X_held, y_held) = rows_of(name, seed)
     k = dataset.n_classes
     held_out = ldp.privatize(
-        y_held, ldp.SubsetSelection(k, epsilon), noise=ldp.SeededNoise(seed + 1000)
+        ldp.PrivateLabels(y_held, classes=range(k), noise=ldp.SeededNoise(seed + 1000)),
+        ldp.SubsetSelection(k, epsilon),
     )
     start = time.perf_counter()
     settings = (EM if DATA[name] is trees else {}) | SETTINGS[setting]
@@ -153,10 +154,8 @@ def measure_stages(name: str, learner: str, epsilon: float, seed: int, n_stages:
         reduce = make_pipeline(PCA(20, random_state=0), StandardScaler()).fit(X)
         X, X_held = reduce.transform(X), reduce.transform(X_held)
     held_out = ldp.privatize(
-        y_held,
+        ldp.PrivateLabels(y_held, classes=range(k), noise=ldp.SeededNoise(seed + 1000)),
         ldp.SubsetSelection(k, epsilon),
-        classes=range(k),
-        noise=ldp.SeededNoise(seed + 1000),
     )
     start = time.process_time()
     model = ldp.LabelDPClassifier(

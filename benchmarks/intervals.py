@@ -93,7 +93,9 @@ def released(
     outputs are drawn here."""
     if not isinstance(law, Channel):
         return ldp.privatize(
-            labels, law, classes=range(k), prior=prior, noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(seed)),
+            law,
+            prior=prior,
         )
     edges = law.matrix().cumsum(axis=1)[:, :-1]
     outputs = (np.random.default_rng(seed).random(len(labels))[:, None] > edges[labels]).sum(axis=1)
@@ -155,7 +157,9 @@ def column_cells(releases: int) -> Iterator[Run]:
     share = float(SHARES[1] * 2 / 3)  # of (1, 1)
     for split in ("equal", "one", "joint"):
         law = columns.law(3.0, split)
-        both = ldp.privatize(labels, law, classes=columns, noise=ldp.SeededNoise(13))
+        both = ldp.privatize(
+            ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(13)), law
+        )
         one = both["a"]
 
         def covered(i: int, both: ldp.NoisyLabels = both, one: ldp.NoisyLabels = one) -> Covered:

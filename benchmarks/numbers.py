@@ -212,15 +212,21 @@ def by_law(data: Task, method: str, epsilon: float, seed: int) -> Array:
     if method == "unbiased LP":
         return np.asarray(
             ldp.privatize(
-                data.y, UnbiasedRandomizer(len(grid), epsilon), classes=grid, noise=noise
+                ldp.PrivateLabels(data.y, classes=grid, noise=noise),
+                UnbiasedRandomizer(len(grid), epsilon),
             ).released(),
             np.float64,
         )
     query = ldp.aggregates.Histogram(len(grid), SHARE * epsilon, 1)
-    answer = ldp.aggregate(data.y, query, np.zeros(len(data.y), int), classes=grid, noise=noise)
+    answer = ldp.aggregate(
+        ldp.PrivateLabels(data.y, classes=grid, noise=noise), query, np.zeros(len(data.y), int)
+    )
     prior = np.maximum(answer.values[0].astype(np.float64), 1.0)
     law = RROnBins(len(grid), (1 - SHARE) * epsilon, prior=tuple((prior / prior.sum()).tolist()))
-    return np.asarray(ldp.privatize(data.y, law, classes=grid, noise=noise).released(), np.float64)
+    return np.asarray(
+        ldp.privatize(ldp.PrivateLabels(data.y, classes=grid, noise=noise), law).released(),
+        np.float64,
+    )
 
 
 RELEASED = {"Laplace": laplace, "one bit": one_bit}
@@ -237,10 +243,8 @@ def ours(data: Task, method: str, epsilon: float, seed: int) -> Run:
     )
     if method == "thresholds":
         noisy = ldp.privatize(
-            data.y,
+            ldp.PrivateLabels(data.y, classes=data.grid, noise=ldp.SeededNoise(seed)),
             ldp.Threshold(len(data.grid), epsilon),
-            classes=data.grid,
-            noise=ldp.SeededNoise(seed),
         )
         model.set_params(validation_fraction=0.0).fit(data.X, noisy)
     else:

@@ -144,7 +144,10 @@ def _response(epsilon: float, seed: int, *, trees: bool = False) -> Array:
         (_trees(), data.X_train, data.X_test) if trees else (_regression(), rows, test)
     )
     law = ldp.RandomizedResponse(2, epsilon)
-    noisy = ldp.privatize(data.y_train, law, noise=ldp.SeededNoise(seed))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(data.y_train, classes=range(law.n_classes), noise=ldp.SeededNoise(seed)),
+        law,
+    )
     model = ldp.LabelDPClassifier(estimator, correction="likelihood", random_state=seed).fit(
         X, noisy
     )

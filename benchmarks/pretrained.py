@@ -161,11 +161,15 @@ def chosen(columns: Columns, epsilon: float, seed: int) -> tuple[str, Array]:
     n_clusters = clusters_for(len(counted), k, epsilon)
     groups = find_clusters(X[counted], n_clusters, embedder="pca").assign(X[counted])
     query = ldp.aggregates.Histogram(k, epsilon, n_clusters)
-    answer = ldp.aggregate(y[counted], query, groups, classes=range(k), noise=noise)
+    answer = ldp.aggregate(
+        ldp.PrivateLabels(y[counted], classes=range(k), noise=noise), query, groups
+    )
     sizes = np.bincount(groups, minlength=n_clusters)
     told = {"variance": query.standard_deviation(1) ** 2, "counted": sizes}
     rest = np.concatenate([drawn, held_out])
-    noisy = ldp.privatize(y[rest], ldp.SubsetSelection(k, epsilon), classes=range(k), noise=noise)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y[rest], classes=range(k), noise=noise), ldp.SubsetSelection(k, epsilon)
+    )
     table = np.log(np.maximum(noisy.likelihood(), 1e-300))
     models = {
         "votes": learner().fit(X[counted], answer.codes()[groups]),

@@ -180,12 +180,14 @@ def measure(run: Run) -> Run:
     estimator = LEARNERS[run["learner"]]()
     start = time.perf_counter()
     given = None if run["learner"] == "trees" else estimator
-    model = ldp.LabelDPClassifier(
-        given, epsilon=epsilon, classes=classes, noise=ldp.SeededNoise(seed), random_state=seed
-    ).fit(X, y)
+    model = ldp.LabelDPClassifier(given, epsilon=epsilon, random_state=seed).fit(
+        X, ldp.PrivateLabels(y, classes=classes, noise=ldp.SeededNoise(seed))
+    )
     seconds = time.perf_counter() - start
     law = ldp.RandomizedResponse(k, epsilon)
-    noisy = ldp.privatize(y, law, classes=classes, noise=ldp.SeededNoise(10_000 + seed))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=classes, noise=ldp.SeededNoise(10_000 + seed)), law
+    )
     plain = np.zeros((len(X_test), k))
     fitted = clone(estimator).fit(X, noisy.hard_codes())
     plain[:, fitted.classes_] = fitted.predict_proba(X_test)
@@ -237,7 +239,8 @@ def run_known(seeds: int) -> None:
     for learner, epsilon, seed in (cell for cell in wanted if cell not in done):
         X, y, X_test, truth = made(0.01, seed)
         noisy = ldp.privatize(
-            y, ldp.RandomizedResponse(2, epsilon), classes=range(2), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(seed)),
+            ldp.RandomizedResponse(2, epsilon),
         )
         rates, said = truth.mean(axis=0), ldp.metrics.likeliest_frequencies(noisy.likelihood())
         given = None if learner == "trees" else LEARNERS[learner]()

@@ -81,7 +81,17 @@ def main(folder: Path) -> None:
     texts, topics = make_texts(2000, seed=0)
     ledger = ldp.Ledger(folder / "ledger.db")
     law = ldp.RandomizedResponse(TOPICS, EPSILON)
-    noisy = ldp.privatize(topics, law, dataset="texts", ids=range(len(texts)), ledger=ledger)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            topics,
+            classes=range(law.n_classes),
+            dataset="texts",
+            column="label",
+            ids=range(len(texts)),
+            ledger=ledger,
+        ),
+        law,
+    )
 
     # texts and evidence of the same rows, matched by id
     data = ldp.deep.with_evidence(texts, noisy, features=lambda item: item)

@@ -58,7 +58,15 @@ def release(folder: Path, labels: torch.Tensor) -> Path:
     ledger = ldp.Ledger(folder / "ledger.db")
     law = ldp.SubsetSelection(n_classes=10, epsilon=EPSILON)
     noisy = ldp.privatize(
-        labels.numpy(), law, dataset="digits", ids=range(len(labels)), ledger=ledger
+        ldp.PrivateLabels(
+            labels.numpy(),
+            classes=range(law.n_classes),
+            dataset="digits",
+            column="label",
+            ids=range(len(labels)),
+            ledger=ledger,
+        ),
+        law,
     )
     noisy.save(folder / "noisy.parquet")
     return folder / "noisy.parquet"

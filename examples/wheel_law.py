@@ -96,7 +96,9 @@ if __name__ == "__main__":
     )
     days = np.random.default_rng(0).integers(7, size=1000)
     for law in (wheel, response):
-        noisy = ldp.privatize(days, law, noise=ldp.SeededNoise(0)).hard_codes()
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(days, classes=range(law.n_classes), noise=ldp.SeededNoise(0)), law
+        ).hard_codes()
         off = np.minimum((noisy - days) % 7, (days - noisy) % 7)
         print(
             f"{law.name}: {np.mean(off == 0):.1%} right, {np.mean(off <= 1):.1%} at most a day off"

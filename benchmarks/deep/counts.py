@@ -106,7 +106,9 @@ def evidence_of_some(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
         law, noise = ldp.AutoLaw(k, epsilon), ldp.SeededNoise(seed)
-        noisy = ldp.privatize(y[drawn], law, prior=proba[drawn], classes=range(k), noise=noise)
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(y[drawn], classes=range(k), noise=noise), law, prior=proba[drawn]
+        )
     known = torch.zeros(len(y), k)
     known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
     return known

@@ -258,17 +258,15 @@ def drawn(
     if method.kind == "counts":
         flat, share = X.flatten(1).numpy(), COUNTS_SHARE * epsilon
         first = (
-            ProportionClassifier(epsilon=share, classes=range(10), noise=noise)
-            .fit(flat, y)
+            ProportionClassifier(epsilon=share)
+            .fit(flat, ldp.PrivateLabels(y, classes=range(10), noise=noise))
             .predict_proba(flat)
         )
         return (
             ldp.privatize(
-                y,
+                ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(1000 + seed)),
                 AutoLaw(10, epsilon - share),
                 prior=first,
-                classes=range(10),
-                noise=ldp.SeededNoise(1000 + seed),
             ),
             first,
         )
@@ -278,7 +276,7 @@ def drawn(
         if method.kind == "denoise"
         else SubsetSelection(10, epsilon)
     )
-    return ldp.privatize(y, law, classes=range(10), noise=noise), None
+    return ldp.privatize(ldp.PrivateLabels(y, classes=range(10), noise=noise), law), None
 
 
 def denoised(X: Tensor, evidence: Form) -> Form:

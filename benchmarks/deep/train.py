@@ -426,7 +426,9 @@ def best_by_noisy_labels(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
         noise = ldp.SeededNoise(seed + 1_000_000)  # other words than those of the training rows
-        noisy = ldp.privatize(labels[half:], law, classes=range(law.n_classes), noise=noise)
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(labels[half:], classes=range(law.n_classes), noise=noise), law
+        )
     evidence = evidence_of(noisy)
     losses = [
         float(likelihood_loss(torch.from_numpy(proba[half:]).clamp_min(1e-12).log(), evidence))

@@ -210,7 +210,8 @@ def fitted(
             net_of(net, X.shape[1]),
             X,
             ldp.privatize(
-                y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed)
+                ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed)),
+                ldp.SubsetSelection(k, epsilon),
             ),
             seed,
         )
@@ -263,7 +264,8 @@ def choose(data: str, net: str, setting: str, epsilon: float, seed: int) -> Run:
     """One run, scored on noisy held-out rows."""
     proba, (X, y), _, k, seconds = fitted(data, net, setting, epsilon, seed)
     noisy = ldp.privatize(
-        y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed + 1000)
+        ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed + 1000)),
+        ldp.SubsetSelection(k, epsilon),
     )
     p = proba(X)
     return {

@@ -118,11 +118,17 @@ def draw(
     if not law.is_uniform:
         query = ldp.aggregates.Histogram(n_classes, budget.histogram_epsilon, int(groups.max()) + 1)
         answer = ldp.aggregate(
-            y, query, groups, classes=range(n_classes), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(y, classes=range(n_classes), noise=ldp.SeededNoise(seed)),
+            query,
+            groups,
         )
         sizes = np.maximum(answer.n_rows, 1)[:, None]
         prior = smoothed(answer.values / sizes, budget.floor)[groups]
-    return ldp.privatize(y, law, classes=range(n_classes), prior=prior, noise=ldp.SeededNoise(seed))
+    return ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(n_classes), noise=ldp.SeededNoise(seed)),
+        law,
+        prior=prior,
+    )
 
 
 def _law(block: Any) -> ldp.ClusterRR:
@@ -186,7 +192,9 @@ def histogram_error(run: Run) -> Run:
     groups = grouped(run["data"], "gradients", run["clusters"], rows)
     query = ldp.aggregates.Histogram(dataset.n_classes, run["epsilon"], run["clusters"])
     answer = ldp.aggregate(
-        y, query, groups, classes=range(dataset.n_classes), noise=ldp.SeededNoise(run["seed"])
+        ldp.PrivateLabels(y, classes=range(dataset.n_classes), noise=ldp.SeededNoise(run["seed"])),
+        query,
+        groups,
     )
     counts = np.zeros((run["clusters"], dataset.n_classes))
     np.add.at(counts, (groups, y), 1)

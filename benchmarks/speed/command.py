@@ -40,10 +40,9 @@ def memory(rows: int, n_classes: int) -> dict[str, object]:
     law = AutoLaw(n_classes, 1.0)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.perf_counter()
     noisy = privatize(
-        labels,
+        PrivateLabels(labels, classes=range(law.n_classes), noise=SeededNoise(0)),
         law,
         prior=lambda positions: np.exp(2 * scores[positions % 997]),
-        noise=SeededNoise(0),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     kept = (

@@ -38,14 +38,19 @@ def released(where):
 
 def counted():
     asked = ldp.aggregates.Histogram(2, 1.0, 1)
-    return ldp.aggregate([0, 1], asked, [0, 0], noise=ldp.SeededNoise(0))
+    return ldp.aggregate(
+        ldp.PrivateLabels([0, 1], classes=range(asked.n_classes), noise=ldp.SeededNoise(0)),
+        asked,
+        [0, 0],
+    )
 
 
 PLACES = {
     "place": Place.of,
     "release": released,
     "noisy labels": lambda where: ldp.privatize(
-        [0, 1], ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels([0, 1], classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 1.0),
     ).save(where),
     "noisy labels of a file": ldp.NoisyLabels.load,
     "answer": lambda where: counted().save(where),

@@ -178,19 +178,40 @@ def test_18_another_mechanism_is_called_randomized_response(planted):
 
 def test_03_fresh_noise_in_every_epoch_at_the_price_of_one(ledger):
     epochs = [
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).hard_codes()
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS,
+                classes=range(RR.n_classes),
+                dataset="d",
+                column="label",
+                ids=IDS,
+                ledger=ledger,
+            ),
+            RR,
+        ).hard_codes()
         for _ in range(3)
     ]
     assert (
         all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
         and ledger.spent("d", "label") == 1.0
     )
-    ldp.privatize(LABELS, RR, dataset="loader", ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            LABELS, classes=range(RR.n_classes), dataset="loader", column="label", ledger=ledger
+        ),
+        RR,
+    )
     with pytest.raises(ldp.LedgerError, match="redraw"):
-        ldp.privatize(LABELS, RR, dataset="loader", ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=range(RR.n_classes), dataset="loader", column="label", ledger=ledger
+            ),
+            RR,
+        )
     # what fresh noise looks like
     assert not np.array_equal(
-        ldp.privatize(LABELS, RR).hard_codes(), ldp.privatize(LABELS, RR).hard_codes()
+        ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR).hard_codes(),
+        ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR).hard_codes(),
     )
 
 
@@ -207,13 +228,29 @@ def test_04_noise_from_a_published_seed(ledger, tmp_path):
     )
     assert not np.array_equal(*drawn)
     with pytest.warns(ldp.errors.SeededNoiseWarning):
-        seeded = [ldp.privatize(LABELS, RR, noise=ldp.SeededNoise(0)) for _ in range(2)]
+        seeded = [
+            ldp.privatize(
+                ldp.PrivateLabels(LABELS, classes=range(RR.n_classes), noise=ldp.SeededNoise(0)), RR
+            )
+            for _ in range(2)
+        ]
     assert np.array_equal(seeded[0].hard_codes(), seeded[1].hard_codes())
     seeded[0].save(tmp_path / "noisy.parquet")
     read = ldp.NoisyLabels.load(tmp_path / "noisy.parquet")
     assert read.privacy.epsilon == math.inf and not read.privacy.secure
     with pytest.raises(ldp.InvalidInput, match="seeded"):
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS,
+                classes=range(RR.n_classes),
+                dataset="d",
+                column="label",
+                ids=IDS,
+                ledger=ledger,
+                noise=ldp.SeededNoise(0),
+            ),
+            RR,
+        )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -226,7 +263,13 @@ def test_05_workers_are_clones_of_one_generator():
             child = os.fork()
         if child == 0:
             try:
-                os.write(write, ldp.privatize(LABELS, RR).hard_codes().astype(np.uint8).tobytes())
+                os.write(
+                    write,
+                    ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR)
+                    .hard_codes()
+                    .astype(np.uint8)
+                    .tobytes(),
+                )
             finally:
                 os._exit(0)
         os.close(write)
@@ -264,11 +307,22 @@ def test_06_two_workers_divide_the_rows_differently(ledger):
 
 
 def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
-    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
+        ),
+        RR,
+    )
     keep = np.random.default_rng(4).permutation(400)[:150]
     np.testing.assert_array_equal(noisy[keep].ids, IDS[keep])
     np.testing.assert_array_equal(noisy[keep].hard_codes(), noisy.hard_codes()[keep])
-    second = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, redraw=True)
+    second = ldp.privatize(
+        ldp.PrivateLabels(
+            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
+        ),
+        RR,
+        redraw=True,
+    )
     with pytest.raises(ldp.InvalidInput, match="same rows"):
         noisy[keep].combine(second[np.sort(keep)])
     with pytest.raises(ldp.InvalidInput, match="rows"):
@@ -278,18 +332,31 @@ def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
 def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
     with pytest.raises(ldp.InvalidInput, match="codes 0 to 2"):
         ldp.privatize(
-            LABELS,
+            ldp.PrivateLabels(
+                LABELS, classes=[0, 1, 2], dataset="d", column="label", ids=IDS, ledger=ledger
+            ),
             ldp.RandomizedResponse(3, 1.0),
-            classes=[0, 1, 2],
-            dataset="d",
-            ids=IDS,
-            ledger=ledger,
         )
     with pytest.raises(ldp.InvalidInput, match="as many as the law"):
-        ldp.privatize(LABELS, RR, classes=[0, 1, 2], dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=[0, 1, 2], dataset="d", column="label", ids=IDS, ledger=ledger
+            ),
+            RR,
+        )
     assert ledger.spent("d", "label") == 0.0
     with pytest.warns(ldp.DomainLeakWarning):
-        ldp.privatize(LABELS.astype(str), RR, classes="infer", dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS.astype(str),
+                classes="infer",
+                dataset="d",
+                column="label",
+                ids=IDS,
+                ledger=ledger,
+            ),
+            RR,
+        )
     with pytest.raises(ldp.InvalidInput, match="strict"):
         ldp.ReleaseSpec("label", "infer", 1.0, strict=True)
     with pytest.raises(ldp.InvalidInput, match="classes='infer'"):
@@ -314,7 +381,13 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
 
 
 def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
-    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, stage="prior")
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
+        ),
+        RR,
+        stage="prior",
+    )
     second = ldp.privatize(
         LABELS, ldp.AutoLaw(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior()
     )
@@ -384,7 +457,10 @@ def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
 
 
 def test_14_the_best_model_is_chosen_by_clean_labels():
-    noisy = ldp.privatize(LABELS, ldp.RandomizedResponse(4, 3.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(LABELS, classes=range(4), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(4, 3.0),
+    )
     grid = {"correction": ["none", "em"]}
     search = GridSearchCV(
         classifier(),

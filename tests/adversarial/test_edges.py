@@ -88,7 +88,10 @@ def test_the_ends_are_not_the_worst() -> None:
 
 @pytest.mark.parametrize("confidence", [1 - 1e-16, 1 - 1e-15, 0.999999999])
 def test_any_confidence_below_one(confidence: float) -> None:
-    noisy = ldp.privatize(np.arange(50) % 2, ldp.RandomizedResponse(2, 2.0), noise=SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(np.arange(50) % 2, classes=range(2), noise=SeededNoise(0)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     found = metrics.accuracy(noisy, np.arange(50) % 2, confidence=confidence)
     assert 0 <= found.low <= found.high <= 1
     assert metrics.log_loss(noisy, np.full((50, 2), 0.5), confidence=confidence).high < math.inf
@@ -100,7 +103,9 @@ def test_few_rows_name_no_lost_class(n_rows: int) -> None:
     proba = np.tile([0.5, 0.25, 0.249, 0.001], (n_rows, 1))
     for seed in range(200):
         noisy = ldp.privatize(
-            np.arange(n_rows) % 3, law, classes=range(4), prior=proba, noise=SeededNoise(seed)
+            ldp.PrivateLabels(np.arange(n_rows) % 3, classes=range(4), noise=SeededNoise(seed)),
+            law,
+            prior=proba,
         )
         assert metrics.lost_classes(noisy, proba) == []
 
@@ -113,7 +118,9 @@ def test_compact_evidence_of_several_draws_is_the_log_likelihood() -> None:
     labels = np.arange(40) % 6
     draws = [
         ldp.privatize(
-            labels, law, classes=range(6), ids=np.arange(40), stage=f"s{i}", noise=SeededNoise(i)
+            ldp.PrivateLabels(labels, classes=range(6), ids=np.arange(40), noise=SeededNoise(i)),
+            law,
+            stage=f"s{i}",
         )
         for i, law in enumerate(
             [

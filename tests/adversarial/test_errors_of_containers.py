@@ -115,16 +115,20 @@ def test_tensors_that_require_grad_are_invalid_input():
             door(tensor)
     law, y = ldp.RandomizedResponse(2, 1.0), [0, 1, 0, 1]
     weights = tensor[:, None] + tensor[None, :2]
-    noisy = ldp.privatize(y, law)
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes)), law)
     for attempt in (
-        lambda: ldp.privatize(y, law, ids=tensor),
-        lambda: ldp.privatize(y, law, unit=tensor),
-        lambda: ldp.privatize(y, ldp.RRWithPrior(2, 1.0), prior=weights),
-        lambda: ldp.aggregate(y, Histogram(2, 1.0, 2), tensor),
+        lambda: ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), ids=tensor), law),
+        lambda: ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), unit=tensor), law),
+        lambda: ldp.privatize(
+            ldp.PrivateLabels(y, classes=range(2)), ldp.RRWithPrior(2, 1.0), prior=weights
+        ),
+        lambda: ldp.aggregate(ldp.PrivateLabels(y, classes=range(2)), Histogram(2, 1.0, 2), tensor),
         lambda: ldp.NoisyLabels.from_labels(tensor, law),
         lambda: ldp.metrics.accuracy(noisy, tensor),
         lambda: ldp.stats.crosstab(noisy, tensor),
-        lambda: ldp.LabelDPClassifier(epsilon=1.0, classes=[0, 1]).fit(weights, y),
+        lambda: ldp.LabelDPClassifier(epsilon=1.0).fit(
+            weights, ldp.PrivateLabels(y, classes=[0, 1])
+        ),
     ):
         with pytest.raises(ldp.InvalidInput):
             attempt()

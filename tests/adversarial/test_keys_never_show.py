@@ -235,23 +235,24 @@ def test_no_variable_of_any_frame_shows_a_key(
     law = ldp.PriorSplit(3, 1.0)
     with every_variable() as shown:
         ldp.privatize(
-            LABELS,
+            ldp.PrivateLabels(
+                LABELS,
+                classes=CLASSES,
+                dataset="d",
+                column="label",
+                ids=ids,
+                unit=IDS // 2,
+                max_rows_per_unit=1,
+                ledger=record,
+            ),
             law,
-            classes=CLASSES,
-            dataset="d",
-            ids=ids,
-            unit=IDS // 2,
-            max_rows_per_unit=1,
-            ledger=record,
         )
         ldp.aggregate(
-            LABELS,
+            ldp.PrivateLabels(
+                LABELS, classes=CLASSES, dataset="e", column="label", ids=ids, ledger=record
+            ),
             ldp.aggregates.Vote(3, 1.0, 2),
             IDS % 2,
-            classes=CLASSES,
-            dataset="e",
-            ids=ids,
-            ledger=record,
         )
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
     assert {
@@ -291,7 +292,7 @@ def test_the_search_of_variables_finds_a_plain_key(
     """A planted leak is seen: the tests above can fail."""
     monkeypatch.setattr(Secret, "__repr__", bytes.__repr__)
     with every_variable() as shown:
-        ldp.privatize(LABELS, LAW, classes=CLASSES)
+        ldp.privatize(ldp.PrivateLabels(LABELS, classes=CLASSES), LAW)
     assert "_words.encryptor.key" in shown_keys(watch, shown)
 
 
@@ -304,12 +305,10 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
     query = ldp.aggregates.Histogram(2, 1.0, 2)
     for ask in (
         lambda: ldp.privatize(
-            labels,
+            ldp.PrivateLabels(
+                labels, classes=["ill", "well"], dataset="d", column="label", ids=ids, ledger=record
+            ),
             ldp.RandomizedResponse(2, 1.0),
-            classes=["ill", "well"],
-            dataset="d",
-            ids=ids,
-            ledger=record,
         ),
         lambda: open_run(
             labels,
@@ -347,7 +346,12 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
 @pytest.mark.parametrize("with_key", [True, False])
 def test_privatize(watch: Watch, ledger: ldp.Ledger, tmp_path: Path, with_key: bool) -> None:
     record = ledger if with_key else ldp.Ledger(ledger.location, budget=9.0)
-    noisy = ldp.privatize(LABELS, LAW, classes=CLASSES, dataset="d", ids=IDS, ledger=record)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            LABELS, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=record
+        ),
+        LAW,
+    )
     noisy.save(tmp_path / "noisy.parquet")
     for value in (noisy, record, noisy.receipts[0], noisy.privacy, record.runs(), record.history()):
         print(variables(value))
@@ -449,7 +453,12 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(
     bad = LABELS.astype(object)
     bad[7] = SENTINEL
     with pytest.raises(ldp.InvalidInput) as caught:
-        ldp.privatize(bad, LAW, classes=CLASSES, dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                bad, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=ledger
+            ),
+            LAW,
+        )
     print(caught.value, repr(caught.value))
     source = table(tmp_path / "in.parquet", SENTINEL)
     code, said, error = release(source, Path(ledger.location), key)
@@ -514,12 +523,10 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
 
     def over_budget() -> None:
         ldp.privatize(
-            LABELS,
+            ldp.PrivateLabels(
+                LABELS, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=poor
+            ),
             ldp.RandomizedResponse(3, 50.0),
-            classes=CLASSES,
-            dataset="d",
-            ids=IDS,
-            ledger=poor,
         )
 
     def another_secret() -> None:
@@ -537,7 +544,12 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
         pin.charge()
 
     def repeated_ids() -> None:
-        ldp.privatize(LABELS, LAW, classes=CLASSES, dataset="new", ids=IDS // 2, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=CLASSES, dataset="new", column="label", ids=IDS // 2, ledger=ledger
+            ),
+            LAW,
+        )
 
     def interrupted() -> None:
         def pin_of(secret: RunSecret) -> str:

@@ -27,7 +27,17 @@ Y = np.arange(400) % 2
 
 
 def draw(ledger: Ledger, ids: np.ndarray, column: str = "label") -> Any:
-    return privatize(ids % 2, LAW, dataset="d", column=column, ids=ids, ledger=ledger)
+    return privatize(
+        PrivateLabels(
+            ids % 2,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column=column,
+            ids=ids,
+            ledger=ledger,
+        ),
+        LAW,
+    )
 
 
 def delete(ledger: Ledger) -> None:
@@ -47,12 +57,11 @@ def some(ledger: Ledger, what: str, tmp_path: Path) -> None:
         draw(ledger, np.arange(400))
     elif what == "aggregate":
         aggregate(
-            Y,
+            PrivateLabels(
+                Y, classes=range(2), dataset="d", column="label", ids=np.arange(400), ledger=ledger
+            ),
             Histogram(2, 1.0, 1),
             np.zeros(400, int),
-            dataset="d",
-            ids=np.arange(400),
-            ledger=ledger,
         )
     elif what == "fit":
         model = LabelDPClassifier(
@@ -168,23 +177,24 @@ def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
             match=rf"Expected a budget.*adopted.*set_budget\('d', 'label', {1 + epsilon}\)",
         ):
             privatize(
-                Y,
+                PrivateLabels(
+                    Y,
+                    classes=range(2),
+                    dataset="d",
+                    column="label",
+                    ids=np.arange(400),
+                    ledger=ledger,
+                ),
                 RandomizedResponse(2, epsilon),
-                dataset="d",
-                column="label",
-                ids=np.arange(400),
-                ledger=ledger,
             )
     assert ledger.spent("d", "label") == 1.0
     ledger.set_budget("d", "label", 1.5)
     assert ledger.remaining("d", "label") == 0.5
     privatize(
-        Y,
+        PrivateLabels(
+            Y, classes=range(2), dataset="d", column="label", ids=np.arange(400), ledger=ledger
+        ),
         RandomizedResponse(2, 0.5),
-        dataset="d",
-        column="label",
-        ids=np.arange(400),
-        ledger=ledger,
     )
     assert ledger.verify() == []
 

@@ -385,7 +385,15 @@ NOISY_DOORS = {
 def test_noisy_labels_are_matched_by_no_private_column(door, ledger):
     ids = IDS_OF["one"]()
     noisy = ldp.privatize(
-        BOTH.churn, RR, ids=ids.rename("visit"), dataset="x", column="churn", ledger=ledger
+        ldp.PrivateLabels(
+            BOTH.churn,
+            classes=range(RR.n_classes),
+            dataset="x",
+            column="churn",
+            ids=ids.rename("visit"),
+            ledger=ledger,
+        ),
+        RR,
     )
     with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
         NOISY_DOORS[door](noisy, ids)
@@ -431,7 +439,12 @@ def test_a_net_takes_no_private_column_as_ids(charge, ledger):
             with pytest.raises(InvalidInput, match=ROLE):
                 net.fit(X, BOTH.ward, **roles)
     assert len(ledger.runs()) == 1
-    noisy = ldp.privatize(BOTH.churn, RR, ids=ids.rename("visit"), column="churn")
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            BOTH.churn, classes=range(RR.n_classes), column="churn", ids=ids.rename("visit")
+        ),
+        RR,
+    )
     with pytest.raises(InvalidInput, match=ROLE):
         with_evidence([(x, 0) for x in X], noisy, ids=ids)
     with pytest.raises(InvalidInput, match=ROLE):

@@ -214,7 +214,12 @@ def _shop_of(factory: pytest.TempPathFactory, law: str) -> tuple[Path, Shop]:
 def test_any_single_change_in_a_table_of_noisy_labels_is_found(
     law: ldp.Law, data: st.DataObject
 ) -> None:
-    noisy = ldp.privatize(np.arange(60) % 4, law, ids=np.arange(60), noise=None)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            np.arange(60) % 4, classes=range(law.n_classes), ids=np.arange(60), noise=None
+        ),
+        law,
+    )
     table = noisy.to_table()
     name, row = data.draw(st.sampled_from(["id", "evidence_0"])), data.draw(st.integers(0, 59))
     values = table[name].to_pylist()
@@ -232,7 +237,7 @@ def test_any_single_change_in_a_table_of_noisy_labels_is_found(
 
 def test_raw_labels_set_into_a_table_of_noisy_labels_are_refused(tmp_path: Path) -> None:
     raw = np.arange(200) % 4
-    noisy = ldp.privatize(raw, ldp.RandomizedResponse(4, 0.5))
+    noisy = ldp.privatize(ldp.PrivateLabels(raw, classes=range(4)), ldp.RandomizedResponse(4, 0.5))
     bytes_ = pa.array([int(code).to_bytes(4, "little") for code in raw], pa.binary(4))
     table = noisy.to_table().set_column(1, "evidence_0", bytes_)
     with pytest.raises(ldp.InvalidInput, match="were changed"):
@@ -403,7 +408,15 @@ def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path, ledger: ldp
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
+        ldp.PrivateLabels(
+            y,
+            classes=range(2),
+            dataset="d",
+            column="label",
+            ids=table["id"].to_numpy(),
+            ledger=ledger,
+        ),
+        ldp.RandomizedResponse(2, 1.0),
     )
     privacy = {}
     for name, known in {
@@ -412,7 +425,7 @@ def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path, ledger: ldp
         "other": ldp.Ledger(tmp_path / "other.db"),
     }.items():
         privacy[name] = (
-            ldp.LabelDPClassifier(LogisticRegression(), ledger=known, random_state=0)
+            ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
             .fit(X, noisy)
             .privacy_.evidence
         )
@@ -440,7 +453,15 @@ def drawn(tmp_path: Path) -> tuple[ldp.Ledger, ldp.NoisyLabels, Any, Any]:
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
     ledger = ldp.Ledger(tmp_path / "l.db")
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
+        ldp.PrivateLabels(
+            y,
+            classes=range(2),
+            dataset="d",
+            column="label",
+            ids=table["id"].to_numpy(),
+            ledger=ledger,
+        ),
+        ldp.RandomizedResponse(2, 1.0),
     )
     return ledger, noisy, X, y
 
@@ -514,7 +535,9 @@ def test_outputs_cannot_be_written_over(drawn: tuple[Any, ...]) -> None:
         with pytest.raises(ValueError, match="read-only"):
             some.blocks[0].outputs[:] = 0
     ids = np.arange(len(y))
-    named = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), ids=ids)
+    named = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), ids=ids), ldp.RandomizedResponse(2, 1.0)
+    )
     ids[0] = 7  # the caller's own array stays the caller's, and what was drawn stays what it was
     assert named.ids[0] == 0
 
@@ -523,10 +546,9 @@ def test_no_flag_makes_what_was_drawn_writable(drawn: tuple[Any, ...], tmp_path:
     _, noisy, _, y = drawn
     noisy.save(tmp_path / "noisy.parquet")
     sided = ldp.privatize(
-        y,
+        ldp.PrivateLabels(y, classes=range(2), ids=[f"r{i}" for i in range(len(y))]),
         ldp.RRWithPrior(2, 1.0),
         prior=np.tile([0.7, 0.3], (len(y), 1)),
-        ids=[f"r{i}" for i in range(len(y))],
     )
     empty = noisy[:0]
     some = (
@@ -562,9 +584,7 @@ def test_labels_passed_off_as_drawn_are_refused_by_what_the_run_has_kept(
     ledger, noisy, X, y = drawn
     with pytest.raises(ldp.LedgerError, match="changed after the draw"):
         as_drawn(with_block(noisy, outputs=y.astype(np.int32))).looked_up(ledger)
-    ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(
-        X, noisy, ids=noisy.ids
-    )
+    ldp.LabelDPClassifier(LogisticRegression(), random_state=0).fit(X, noisy, ids=noisy.ids)
 
 
 def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_labels(
@@ -580,7 +600,9 @@ def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_la
 
 def test_a_charge_behind_labels_cannot_be_dropped_unseen(drawn: tuple[Any, ...]) -> None:
     _, noisy, _, _ = drawn
-    other = ldp.privatize([0, 1, 0], ldp.RandomizedResponse(2, 1.0)).receipts
+    other = ldp.privatize(
+        ldp.PrivateLabels([0, 1, 0], classes=range(2)), ldp.RandomizedResponse(2, 1.0)
+    ).receipts
     assert (
         replace(noisy, behind=other).privacy.declared and replace(noisy, behind=()).privacy.declared
     )
@@ -594,15 +616,19 @@ def test_fits_of_every_kind_of_run_are_looked_up_as_proven(tmp_path: Path, cap: 
     y = (X[:, 0] > 0) + (X[:, 1] > 0)
     ledger, people = ldp.Ledger(tmp_path / "l.db"), np.arange(600) // cap
     model = ldp.LabelDPClassifier(
-        LogisticRegression(),
-        epsilon=3.0,
-        classes=[0, 1, 2],
-        dataset="d",
-        ledger=ledger,
-        n_stages=2,
-        max_rows_per_unit=cap,
-        random_state=0,
-    ).fit(X, y, unit=people)
+        LogisticRegression(), epsilon=3.0, n_stages=2, random_state=0
+    ).fit(
+        X,
+        ldp.PrivateLabels(
+            y,
+            classes=[0, 1, 2],
+            dataset="d",
+            column="label",
+            unit=people,
+            max_rows_per_unit=cap,
+            ledger=ledger,
+        ),
+    )
     assert len({block.stage for block in model.noisy_labels_.blocks}) == 3
     assert (
         model.noisy_labels_.looked_up(ledger).privacy == model.privacy_
@@ -761,7 +787,9 @@ def test_declared_labels_in_python() -> None:
     for other in (ldp.SubsetSelection(3, 1.0), ldp.RRWithPrior(3, 1.0)):
         with pytest.raises(ldp.InvalidInput, match="a label or a number and nothing else"):
             ldp.NoisyLabels.from_labels([0], other)
-    mixed = ldp.concat([noisy, ldp.privatize(["a"], law, classes=["a", "b", "c"])])
+    mixed = ldp.concat(
+        [noisy, ldp.privatize(ldp.PrivateLabels(["a"], classes=["a", "b", "c"]), law)]
+    )
     assert mixed.privacy.evidence == "declared, not proven"
 
 

@@ -196,7 +196,11 @@ def test_the_door_never_derives_one_key_for_two_draws(tmp_path, monkeypatch) -> 
     ):
         labels[0] = changed
         ldp.privatize(
-            labels, law, classes=range(K), dataset=dataset, ids=ids, ledger=ledger, redraw=redraw
+            ldp.PrivateLabels(
+                labels, classes=range(K), dataset=dataset, column="label", ids=ids, ledger=ledger
+            ),
+            law,
+            redraw=redraw,
         )
     with open_run(
         labels,

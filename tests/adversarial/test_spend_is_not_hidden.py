@@ -105,10 +105,40 @@ def test_names_of_another_type_may_be_the_same_rows(
     ledger: ldp.Ledger, first: object, ids: object, others: object
 ) -> None:
     law = ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="d", ids=first, ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            [0, 1],
+            classes=range(law.n_classes),
+            dataset="d",
+            column="label",
+            ids=first,
+            ledger=ledger,
+        ),
+        law,
+    )
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize([1, 1], law, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize([1, 1], law, dataset="d", ids=others, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                [1, 1],
+                classes=range(law.n_classes),
+                dataset="d",
+                column="label",
+                ids=ids,
+                ledger=ledger,
+            ),
+            law,
+        )
+    ldp.privatize(
+        ldp.PrivateLabels(
+            [1, 1],
+            classes=range(law.n_classes),
+            dataset="d",
+            column="label",
+            ids=others,
+            ledger=ledger,
+        ),
+        law,
+    )
 
 
 LAW = ldp.RandomizedResponse(2, 1.0)
@@ -157,22 +187,80 @@ def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, 
 
 
 def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(ledger: ldp.Ledger) -> None:
-    ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            FRAME.y,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=FRAME.visit,
+            ledger=ledger,
+        ),
+        LAW,
+    )
     for ids in (FRAME.barcode.to_numpy(), FRAME.barcode.tolist(), FRAME.barcode.rename(None)):
         with pytest.raises(ldp.BudgetExceeded):
-            ldp.privatize(FRAME.y, LAW, dataset="d", ids=ids, ledger=ledger)
-    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.visit.to_numpy(), ledger=ledger)
+            ldp.privatize(
+                ldp.PrivateLabels(
+                    FRAME.y,
+                    classes=range(LAW.n_classes),
+                    dataset="d",
+                    column="label",
+                    ids=ids,
+                    ledger=ledger,
+                ),
+                LAW,
+            )
+    ldp.privatize(
+        ldp.PrivateLabels(
+            FRAME.y,
+            classes=range(LAW.n_classes),
+            dataset="e",
+            column="label",
+            ids=FRAME.visit.to_numpy(),
+            ledger=ledger,
+        ),
+        LAW,
+    )
     # plain arrays are the column "id"
-    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.barcode.rename("id"), ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            FRAME.y,
+            classes=range(LAW.n_classes),
+            dataset="e",
+            column="label",
+            ids=FRAME.barcode.rename("id"),
+            ledger=ledger,
+        ),
+        LAW,
+    )
     assert ledger.spent("e", "label") == 1.0
 
 
 def test_equal_numbers_of_another_column_are_no_repeat(ledger: ldp.Ledger) -> None:
     """They would get the outputs of other rows."""
-    ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            FRAME.y,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=FRAME.visit,
+            ledger=ledger,
+        ),
+        LAW,
+    )
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
-            FRAME.y, LAW, dataset="d", ids=FRAME.visit[::-1].rename("rank"), ledger=ledger
+            ldp.PrivateLabels(
+                FRAME.y,
+                classes=range(LAW.n_classes),
+                dataset="d",
+                column="label",
+                ids=FRAME.visit[::-1].rename("rank"),
+                ledger=ledger,
+            ),
+            LAW,
         )
 
 
@@ -307,22 +395,68 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
 
 
 def test_the_largest_unsigned_number_is_another_row_than_minus_one(ledger: ldp.Ledger) -> None:
-    first = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([-1, 5]), ledger=ledger)
+    first = ldp.privatize(
+        ldp.PrivateLabels(
+            [0, 1],
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=np.array([-1, 5]),
+            ledger=ledger,
+        ),
+        LAW,
+    )
     other = ldp.privatize(
-        [0, 1], LAW, dataset="d", ids=np.array([2**64 - 1, 6], np.uint64), ledger=ledger
+        ldp.PrivateLabels(
+            [0, 1],
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=np.array([2**64 - 1, 6], np.uint64),
+            ledger=ledger,
+        ),
+        LAW,
     )
     assert (ledger.spent_by_rows("d", "label"), len(ledger.runs())) == ([(1.0, 4)], 2)
     assert other.receipts != first.receipts
     with pytest.raises(ldp.BudgetExceeded):  # 5 and 6 are the same rows in any type
-        ldp.privatize([0], LAW, dataset="d", ids=np.array([5], np.uint8), ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                [0],
+                classes=range(LAW.n_classes),
+                dataset="d",
+                column="label",
+                ids=np.array([5], np.uint8),
+                ledger=ledger,
+            ),
+            LAW,
+        )
     assert other.ids.tolist() == [2**64 - 1, 6]
 
 
 def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(ledger: ldp.Ledger) -> None:
     ids = 2**60 + np.arange(200)
-    first = ldp.privatize(np.arange(200) % 2, LAW, dataset="d", ids=ids, ledger=ledger)
+    first = ldp.privatize(
+        ldp.PrivateLabels(
+            np.arange(200) % 2,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=ids,
+            ledger=ledger,
+        ),
+        LAW,
+    )
     again = ldp.privatize(
-        np.arange(200)[::-1] % 2, LAW, dataset="d", ids=ids[::-1].astype(np.uint64), ledger=ledger
+        ldp.PrivateLabels(
+            np.arange(200)[::-1] % 2,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=ids[::-1].astype(np.uint64),
+            ledger=ledger,
+        ),
+        LAW,
     )
     assert again.receipts == first.receipts
     np.testing.assert_array_equal(again.hard_codes()[::-1], first.hard_codes())
@@ -330,12 +464,42 @@ def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(ledger: 
 
 def test_one_column_of_ids_is_a_column_in_every_shape(ledger: ldp.Ledger) -> None:
     ids = np.arange(50)
-    first = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids, ledger=ledger)
-    again = ldp.privatize(ids % 2, LAW, dataset="d", ids=ids[:, None], ledger=ledger)
+    first = ldp.privatize(
+        ldp.PrivateLabels(
+            ids % 2,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=ids,
+            ledger=ledger,
+        ),
+        LAW,
+    )
+    again = ldp.privatize(
+        ldp.PrivateLabels(
+            ids % 2,
+            classes=range(LAW.n_classes),
+            dataset="d",
+            column="label",
+            ids=ids[:, None],
+            ledger=ledger,
+        ),
+        LAW,
+    )
     assert again.receipts == first.receipts
     np.testing.assert_array_equal(again.hard_codes(), first.hard_codes())
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([[49], [50]]), ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                [0, 1],
+                classes=range(LAW.n_classes),
+                dataset="d",
+                column="label",
+                ids=np.array([[49], [50]]),
+                ledger=ledger,
+            ),
+            LAW,
+        )
 
 
 # Random histories
@@ -449,8 +613,28 @@ def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: 
 def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) -> None:
     path = tmp_path / "l.db"
     ledger, law = ldp.Ledger(path), ldp.RandomizedResponse(2, 1.0)
-    ldp.privatize([0, 1], law, dataset="mine", ids=[1, 2], ledger=ledger)
-    ldp.privatize([0, 1], law, dataset="other", ids=[1, 2], ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(
+            [0, 1],
+            classes=range(law.n_classes),
+            dataset="mine",
+            column="label",
+            ids=[1, 2],
+            ledger=ledger,
+        ),
+        law,
+    )
+    ldp.privatize(
+        ldp.PrivateLabels(
+            [0, 1],
+            classes=range(law.n_classes),
+            dataset="other",
+            column="label",
+            ids=[1, 2],
+            ledger=ledger,
+        ),
+        law,
+    )
     assert ledger.verify() == []
     entry = ledger.history()[0 if of == "the opening" else -1]
     store = SqliteStore(path)
@@ -466,7 +650,18 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
             )
         )
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize([1, 1], law, dataset="mine", ids=[1, 2], ledger=ledger, redraw=True)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                [1, 1],
+                classes=range(law.n_classes),
+                dataset="mine",
+                column="label",
+                ids=[1, 2],
+                ledger=ledger,
+            ),
+            law,
+            redraw=True,
+        )
 
 
 def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(
@@ -476,7 +671,10 @@ def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(
     shutil.copy(tmp_path / "l.db", tmp_path / "backup.db")
     release(write(tmp_path / "b.parquet", row=np.arange(9, 18)), ledger)
     ldp.privatize(
-        [0, 1], ldp.RandomizedResponse(2, 1.0), dataset="other", ids=[30, 31], ledger=ledger
+        ldp.PrivateLabels(
+            [0, 1], classes=range(2), dataset="other", column="label", ids=[30, 31], ledger=ledger
+        ),
+        ldp.RandomizedResponse(2, 1.0),
     )
     assert ledger.verify() == []
     for name in ("l.db-wal", "l.db-shm"):

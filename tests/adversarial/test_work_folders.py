@@ -265,7 +265,10 @@ def test_a_runs_folder_that_others_can_write_to_takes_no_secret(tmp_path: Path) 
     ledger.runs_dir.chmod(0o777)
     for call in (
         lambda: privatize(
-            [0, 1], RandomizedResponse(2, 1.0), dataset="d", ids=[1, 2], ledger=ledger
+            PrivateLabels(
+                [0, 1], classes=range(2), dataset="d", column="label", ids=[1, 2], ledger=ledger
+            ),
+            RandomizedResponse(2, 1.0),
         ),
         lambda: RunStore(ledger.run_dir(RUN)).write("x", b"1"),
     ):
@@ -273,18 +276,27 @@ def test_a_runs_folder_that_others_can_write_to_takes_no_secret(tmp_path: Path) 
             call()
     assert not ledger.exists()
     ledger.runs_dir.chmod(0o700)
-    privatize([0, 1], RandomizedResponse(2, 1.0), dataset="d", ids=[1, 2], ledger=ledger)
+    privatize(
+        PrivateLabels(
+            [0, 1], classes=range(2), dataset="d", column="label", ids=[1, 2], ledger=ledger
+        ),
+        RandomizedResponse(2, 1.0),
+    )
 
 
 def test_outputs_kept_in_a_runs_folder_are_for_the_owners_eyes(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         noisy = privatize(
-            [0, 1],
+            PrivateLabels(
+                [0, 1],
+                classes=range(2),
+                dataset="d",
+                column="label",
+                ids=[1, 2],
+                ledger=Ledger(tmp_path / "l.db"),
+            ),
             RandomizedResponse(2, 1.0),
-            dataset="d",
-            ids=[1, 2],
-            ledger=Ledger(tmp_path / "l.db"),
         )
     finally:
         os.umask(before)

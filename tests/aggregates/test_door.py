@@ -44,8 +44,13 @@ def counted(labels: np.ndarray = LABELS, groups: np.ndarray = GROUPS) -> np.ndar
     return table
 
 
+def labels(ledger: object, y: object = LABELS, **more: object) -> ldp.PrivateLabels:
+    facts = {"classes": range(3), "dataset": "d", "column": "label"} | more
+    return ldp.PrivateLabels(y, ledger=ledger, **facts)
+
+
 def ask(ledger: ldp.Ledger, query: Query = QUERY, **more: object) -> Aggregate:
-    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)
+    return ldp.aggregate(labels(ledger, **more), query, GROUPS)
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
 
 
 def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
-    found = ldp.aggregate(LABELS, QUERY, GROUPS)
+    found = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3)), QUERY, GROUPS)
     assert found.n_rows.tolist() == counted().sum(axis=1).tolist()
     assert np.abs(found.values - counted()).max() < 4 * 40
     assert (found.values != counted()).any()
@@ -68,20 +73,24 @@ def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
 
 def test_seeded_noise_is_the_same_again_and_taints() -> None:
     with pytest.warns(SeededNoiseWarning):
-        one = ldp.aggregate(LABELS, QUERY, GROUPS, noise=SEED)
+        one = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS)
     with pytest.warns(SeededNoiseWarning):
-        two = ldp.aggregate(LABELS, QUERY, GROUPS, noise=SEED)
+        two = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), QUERY, GROUPS)
     assert one.values.tolist() == two.values.tolist()
     assert (one.epsilon, one.delta, one.privacy.secure) == (math.inf, 1.0, False)
     with pytest.warns(SeededNoiseWarning):
-        other = ldp.aggregate(LABELS, Histogram(3, 0.25, 4), GROUPS, noise=SEED)
+        other = ldp.aggregate(
+            ldp.PrivateLabels(LABELS, classes=range(3), noise=SEED), Histogram(3, 0.25, 4), GROUPS
+        )
     assert (other.values - counted()).tolist() != (2 * (one.values - counted())).tolist()
 
 
 def test_noise_of_the_running_door_has_its_law_and_no_other() -> None:
     """From the operating system's entropy, 60,000 empty cells; an alarm once in 10^9 runs."""
     values = (
-        ldp.aggregate([0, 1], Histogram(3, 1.0, 20_001), [20_000, 20_000], classes=range(3))
+        ldp.aggregate(
+            ldp.PrivateLabels([0, 1], classes=range(3)), Histogram(3, 1.0, 20_001), [20_000, 20_000]
+        )
         .values[:20_000]
         .reshape(-1)
     )
@@ -153,11 +162,9 @@ def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
 ) -> None:
     ids, order = np.arange(600), np.argsort(LABELS, kind="stable")
     one = ask(ledger, ids=ids)
-    two = ldp.aggregate(
-        LABELS[order], QUERY, GROUPS[order], ids=ids[order], dataset="d", ledger=ledger
-    )
+    two = ldp.aggregate(labels(ledger, LABELS[order], ids=ids[order]), QUERY, GROUPS[order])
     assert one.values.tolist() == two.values.tolist()
-    ldp.aggregate(LABELS, QUERY, GROUPS, ids=ids + 1000, dataset="d", ledger=ledger)
+    ask(ledger, ids=ids + 1000)
     assert ledger.spent("d", "label") == 0.5
 
 
@@ -165,7 +172,7 @@ def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> N
     """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not
     pass for an earlier release of rows."""
     prior = ask(ledger, Histogram(3, 0.1, 4)).prior(GROUPS)
-    noisy = ldp.privatize(LABELS, ldp.AutoLaw(3, 0.2), prior=prior, dataset="d", ledger=ledger)
+    noisy = ldp.privatize(labels(ledger), ldp.AutoLaw(3, 0.2), prior=prior)
     assert len(noisy) == 600
     assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
     together = spent_together([ask(ledger, Histogram(3, 0.1, 4)).receipt, *noisy.receipts])
@@ -231,10 +238,11 @@ if sys.argv[2] == "before the store":
 if sys.argv[2] == "before settling":
     Ledger.settle = die
 rng = np.random.default_rng(0)
-labels, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
+y, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
 try:
     query, ledger = ldp.aggregates.Histogram(3, 0.5, 4), ldp.Ledger(sys.argv[1], budget=2.0)
-    found = ldp.aggregate(labels, query, groups, dataset="d", ledger=ledger)
+    facts = {"classes": range(3), "dataset": "d", "column": "label", "ledger": ledger}
+    found = ldp.aggregate(ldp.PrivateLabels(y, **facts), query, groups)
     print(found.receipt.run_id, found.values.tolist())
 except ldp.BudgetExceeded:
     print("refused")
@@ -307,12 +315,7 @@ def test_a_warning_that_is_made_an_error_loses_no_answer(ledger: ldp.Ledger) -> 
         ask(ledger, unit=people)
     with pytest.raises(LeftOutWarning):
         ldp.privatize(
-            LABELS,
-            ldp.RandomizedResponse(3, 0.5),
-            dataset="d",
-            unit=people,
-            ids=np.arange(600),
-            ledger=ledger,
+            labels(ledger, ids=np.arange(600), unit=people), ldp.RandomizedResponse(3, 0.5)
         )
     assert not ledger.runs()
 
@@ -323,12 +326,16 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
     assert found.n_rows.sum() == 2 * 120
     assert (found.privacy.unit, found.receipt.max_rows_per_unit) == ("unit", 2)
     exact = ldp.aggregate(
-        LABELS, Histogram(3, 600.0, 4), GROUPS, unit=np.arange(600), max_rows_per_unit=1
+        ldp.PrivateLabels(LABELS, classes=range(3), unit=np.arange(600), max_rows_per_unit=1),
+        Histogram(3, 600.0, 4),
+        GROUPS,
     )
     assert exact.values.tolist() == counted().tolist()
     spread = [
         ldp.aggregate(
-            np.zeros(2, int), Histogram(3, 1.0, 400), [0, 0], unit=[1, 1], max_rows_per_unit=m
+            ldp.PrivateLabels(np.zeros(2, int), classes=range(3), unit=[1, 1], max_rows_per_unit=m),
+            Histogram(3, 1.0, 400),
+            [0, 0],
         )
         for m in (1, 8)
     ]
@@ -352,14 +359,11 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": np.ma.masked_equal(GROUPS, 0)}, "masked array with masked ones"),
         ({"groups": GROUPS.astype(str)}, "whole number"),
         ({"query": "histogram"}, "such as Histogram or Vote"),
-        ({"query": Histogram(2, 0.5, 4)}, "codes 0 to 1"),
-        (
-            {"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]},
-            "3 classes, as many as the law or the query",
-        ),
-        ({"labels": []}, "at least one label"),
-        ({"labels": np.where(LABELS == 0, 9, LABELS)}, "codes 0 to 2"),
-        ({"labels": LABELS.astype(str)}, "classes that a label can have, got none"),
+        ({"query": Histogram(2, 0.5, 4)}, "3 classes"),
+        ({"classes": range(4)}, "4 classes"),
+        ({"y": []}, "at least one label"),
+        ({"y": np.where(LABELS == 0, 9, LABELS)}, "codes 0 to 2"),
+        ({"classes": None}, "classes that a label can have, got none"),
         ({"max_rows_per_unit": 2}, "unit="),
         ({"ids": np.zeros(600, int)}, "different ids"),
         ({"ids": np.arange(5)}, "ids of 600 rows"),
@@ -370,15 +374,10 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
 def test_what_is_wrong_is_said_before_anything_is_charged(
     ledger: ldp.Ledger, arguments: dict[str, object], named: str
 ) -> None:
-    facts = {
-        "labels": LABELS,
-        "query": QUERY,
-        "groups": GROUPS,
-        "dataset": "d",
-        "ledger": ledger,
-    } | arguments
+    asked = {"query": QUERY, "groups": GROUPS} | arguments
+    facts = {name: asked.pop(name) for name in arguments.keys() - {"query", "groups"}}
     with pytest.raises(InvalidInput, match=named):
-        ldp.aggregate(**facts)
+        ldp.aggregate(labels(ledger, **facts), **asked)
     assert ledger.runs() == []
 
 
@@ -408,7 +407,11 @@ def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(
 def test_no_message_shows_a_label_and_raw_counts_stay_inside() -> None:
     secret = "only-Alice-has-this"
     with pytest.raises(InvalidInput) as caught:
-        ldp.aggregate(["a", "b", secret], Histogram(2, 1.0, 1), [0, 0, 0], classes=["a", "b"])
+        ldp.aggregate(
+            ldp.PrivateLabels(["a", "b", secret], classes=["a", "b"]),
+            Histogram(2, 1.0, 1),
+            [0, 0, 0],
+        )
     assert secret not in str(caught.value)
     counts = GroupCounts(1, 2)
     counts.add(np.zeros(3, np.int64), np.array([0, 0, 1]))
@@ -423,7 +426,9 @@ def test_no_message_shows_a_label_and_raw_counts_stay_inside() -> None:
 
 @pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4), Vote(3, 0.5, 4, "gaussian", 1e-6)])
 def test_an_answer_is_read_back(query: Query, tmp_path: Path) -> None:
-    found = ldp.aggregate(np.array(["x", "y", "z"])[LABELS], query, GROUPS, classes=["x", "y", "z"])
+    found = ldp.aggregate(
+        ldp.PrivateLabels(np.array(["x", "y", "z"])[LABELS], classes=["x", "y", "z"]), query, GROUPS
+    )
     found.save(tmp_path / "answer.parquet")
     again = Aggregate.load(tmp_path / "answer.parquet")
     assert (again.values.tolist(), again.n_rows.tolist()) == (
@@ -441,7 +446,7 @@ def test_an_answer_is_read_back(query: Query, tmp_path: Path) -> None:
 @pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4)])
 def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None:
     found = replace(
-        ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]),
+        ldp.aggregate(ldp.PrivateLabels(LABELS, classes=[0, 1, 2]), query, GROUPS),
         group_names=("north", "east", "south", "west"),
     )
     found.save(tmp_path / "answer.parquet")
@@ -454,7 +459,7 @@ def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None
 
 def test_groups_may_have_numbers_and_texts_as_names() -> None:
     found = replace(
-        ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]),
+        ldp.aggregate(ldp.PrivateLabels(LABELS, classes=[0, 1, 2]), QUERY, GROUPS),
         group_names=(1, "x", 2.5, ("a", "b")),
     )
     for given in ([1, "x", ("a", "b")], (np.int64(1), np.str_("x"), ("a", "b"))):
@@ -465,7 +470,7 @@ def test_groups_may_have_numbers_and_texts_as_names() -> None:
 
 def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
     one, two = (
-        ldp.aggregate([5, 6], Histogram(2, 1.0, 1), [0, 0], classes=classes)
+        ldp.aggregate(ldp.PrivateLabels([5, 6], classes=classes), Histogram(2, 1.0, 1), [0, 0])
         for classes in ([5, 6], [6, 5])
     )
     assert [each.to_table().column_names[2:] for each in (one, two)] == [
@@ -473,14 +478,18 @@ def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
         ["count_6", "count_5"],
     ]
     with pytest.raises(InvalidInput, match="written alike"):
-        ldp.aggregate(np.array(["1", 1], object), Histogram(2, 1.0, 1), [0, 0], classes=["1", 1])
+        ldp.aggregate(
+            ldp.PrivateLabels(np.array(["1", 1], object), classes=["1", 1]),
+            Histogram(2, 1.0, 1),
+            [0, 0],
+        )
     alike = replace(one, classes=("1", 1))  # as earlier ones may be
     assert alike.to_table().column_names[2:] == ["count_0", "count_1"]
     assert Aggregate.from_table(alike.to_table()).values.tolist() == alike.values.tolist()
 
 
 def test_tables_that_are_no_answer_are_refused() -> None:
-    table = ldp.aggregate(LABELS, QUERY, GROUPS).to_table()
+    table = ldp.aggregate(ldp.PrivateLabels(LABELS, classes=range(3)), QUERY, GROUPS).to_table()
     for other in (
         table.replace_schema_metadata(None),
         table.slice(1),
@@ -495,7 +504,7 @@ def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Pat
     """Raw counts, other groups or a smaller epsilon under the metadata of an answer; without a
     digest nothing is recorded."""
     found = replace(
-        ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]),
+        ldp.aggregate(ldp.PrivateLabels(LABELS, classes=[0, 1, 2]), query, GROUPS),
         group_names=("north", "east", "south", "west"),
     )
     table = found.to_table()
@@ -542,7 +551,9 @@ def test_batches_give_what_arrays_give_and_repeat_each_other(
 ) -> None:
     pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=100)
     one = ldp.aggregate(
-        LABELS, QUERY, GROUPS, classes=range(3), dataset="d", column="y", ledger=ledger
+        ldp.PrivateLabels(LABELS, classes=range(3), dataset="d", column="y", ledger=ledger),
+        QUERY,
+        GROUPS,
     )
     for source in (tmp_path / "rows.parquet", TABLE, iter(TABLE.to_batches(max_chunksize=7))):
         two = aggregate_batches(

@@ -42,7 +42,8 @@ def ask(
     query: Marginals = QUERY,
     **more: object,
 ) -> Aggregate:
-    return ldp.aggregate(LABELS, query, groups, dataset="d", ledger=ledger, **more)
+    facts = {"classes": range(3), "dataset": "d", "column": "label", "ledger": ledger} | more
+    return ldp.aggregate(ldp.PrivateLabels(LABELS, **facts), query, groups)
 
 
 # The law and its cost
@@ -188,6 +189,9 @@ def test_streams_of_one_group_column_and_candidates(ledger: ldp.Ledger) -> None:
     assert ledger.runs() == []
     tries = [(Marginals.of(3, 200.0, [4, 2, 5]), GROUPS)]
     best = aggregate_best(
-        LABELS, tries, lambda found: 1.0, tuning=RepeatAndSelect(30), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(LABELS, classes=range(3), noise=ldp.SeededNoise(0)),
+        tries,
+        lambda found: 1.0,
+        tuning=RepeatAndSelect(30),
     )
     assert best.values.tolist() == counted().tolist()

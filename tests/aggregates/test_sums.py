@@ -28,6 +28,10 @@ Y = RNG.integers(0, K, N)
 QUERY = FeatureSums(K, 1.0, D, delta=1e-6)
 
 
+def labels(**facts: object) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(Y, **{"classes": range(K)} | facts)
+
+
 def cut(features: np.ndarray, norm: float) -> np.ndarray:
     """Rows that are no longer than the norm, in doubles."""
     return (
@@ -95,7 +99,7 @@ def test_the_noise_that_runs_has_its_variance_and_no_other() -> None:
 
 def test_the_answer_is_the_sum_with_noise(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.5)
-    found = ldp.aggregate(Y, QUERY, X, classes=range(K), dataset="d", ledger=ledger)
+    found = ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, X)
     truth = cut(X, 1.0).T @ np.eye(K)[Y]
     off = (QUERY.sums(found.values) - truth) / QUERY.standard_deviation()
     assert found.values.shape == (D, K)
@@ -104,7 +108,7 @@ def test_the_answer_is_the_sum_with_noise(tmp_path: Path) -> None:
     assert (found.epsilon, found.delta) == (1.0, 1e-6)
     assert (ledger.spent("d", "label"), ledger.spent_delta("d", "label")) == (1.0, 1e-6)
     with pytest.raises(BudgetExceeded):
-        ldp.aggregate(Y, QUERY, X + 1e-3, classes=range(K), dataset="d", ledger=ledger)
+        ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, X + 1e-3)
     found.save(tmp_path / "sums.parquet")
     again = Aggregate.load(tmp_path / "sums.parquet")
     assert again.query == QUERY == query_from_dict(QUERY.to_dict())
@@ -126,20 +130,32 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
         (lambda: FeatureSums(3, 1.0, 5, delta=1e-6, norm="2"), r"got norm='2'\.$"),
         (lambda: FeatureSums(3, 1.0, 5, delta=1e-6, norm=1e-305), "norm >= 1e-300"),
         (lambda: FeatureSums(3, 1.0, 5, "laplace", 1e-6), "mechanism"),
-        (lambda: ldp.aggregate(Y, QUERY, X[:, :4], classes=range(K)), "row of 5 numbers"),
-        (lambda: ldp.aggregate(Y, QUERY, np.arange(N), classes=range(K)), "row of 5 numbers"),
-        (lambda: ldp.aggregate(Y, QUERY, X[:10], classes=range(K)), "features of 400 rows, got 10"),
         (
-            lambda: ldp.aggregate(Y, QUERY, np.where(X > 0.5, np.nan, X), classes=range(K)),
+            lambda: ldp.aggregate(labels(), QUERY, X[:, :4]),
+            "row of 5 numbers",
+        ),
+        (
+            lambda: ldp.aggregate(labels(), QUERY, np.arange(N)),
+            "row of 5 numbers",
+        ),
+        (
+            lambda: ldp.aggregate(labels(), QUERY, X[:10]),
+            "features of 400 rows, got 10",
+        ),
+        (
+            lambda: ldp.aggregate(labels(), QUERY, np.where(X > 0.5, np.nan, X)),
             "finite features",
         ),
         (
-            lambda: ldp.aggregate(Y, QUERY, np.ma.masked_greater(X, 0.5), classes=range(K)),
+            lambda: ldp.aggregate(labels(), QUERY, np.ma.masked_greater(X, 0.5)),
             "features without masked",
         ),
-        (lambda: ldp.aggregate(Y, QUERY, X.astype(str), classes=range(K)), "row of 5 numbers"),
         (
-            lambda: ldp.aggregate(Y, FeatureSums(2, 1.0, D, delta=1e-6), X, classes=range(2)),
+            lambda: ldp.aggregate(labels(), QUERY, X.astype(str)),
+            "row of 5 numbers",
+        ),
+        (
+            lambda: ldp.aggregate(labels(classes=range(2)), FeatureSums(2, 1.0, D, delta=1e-6), X),
             "codes 0 to 1",
         ),
         (
@@ -147,14 +163,12 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
             "about groups of rows",
         ),
         (
-            lambda: aggregate_best(
-                Y, [(QUERY, X)], len, tuning=RepeatAndSelect(3), classes=range(K)
-            ),
+            lambda: aggregate_best(labels(), [(QUERY, X)], len, tuning=RepeatAndSelect(3)),
             "about groups of rows",
         ),
         (
             lambda: ldp.aggregate(
-                Y, QUERY, X, classes=range(K), unit=np.arange(N) % 7, max_rows_per_unit=1 << 40
+                labels(unit=np.arange(N) % 7, max_rows_per_unit=1 << 40), QUERY, X
             ),
             "max_rows_per_unit",
         ),
@@ -168,7 +182,7 @@ def test_bad_input_is_refused(ask: object, message: str) -> None:
 def test_nothing_is_charged_for_what_is_refused(ledger: ldp.Ledger) -> None:
     for features in (X[:, :4], X[:10], np.full_like(X, np.inf)):
         with pytest.raises(InvalidInput):
-            ldp.aggregate(Y, QUERY, features, classes=range(K), dataset="d", ledger=ledger)
+            ldp.aggregate(labels(dataset="d", column="label", ledger=ledger), QUERY, features)
     assert ledger.spent("d", "label") == 0
 
 

@@ -104,13 +104,11 @@ def test_the_same_question_in_python_finds_the_answer(tmp_path: Path) -> None:
     labels = np.array(["x", "y", "z"])[KIND]
     query = Histogram(3, 0.1, 4)
     found = ldp.aggregate(
-        labels,
+        ldp.PrivateLabels(
+            labels, classes=["x", "y", "z"], dataset="visits", column="kind", ledger=Ledger(place)
+        ),
         query,
         SITE,
-        classes=["x", "y", "z"],
-        dataset="visits",
-        column="kind",
-        ledger=Ledger(place),
     )
     named = Aggregate.load(tmp_path / "answer.parquet")
     assert (found.values.tolist(), found.receipt) == (named.values.tolist(), named.receipt)

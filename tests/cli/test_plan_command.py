@@ -63,7 +63,9 @@ def test_errors_of_numbers_are_those_that_releases_have() -> None:
     grid, y = ldp.Grid(0, 10, points=21), np.tile(np.linspace(0, 10, 21), 1000)
     made = {line["law"]: line for line in plan_numbers(grid, [1.0], rows=len(y))["laws"]}
     for name in ("square-wave", "threshold", "unbiased", "rr"):
-        noisy = ldp.privatize(y, law_named(name, 21, 1.0), classes=grid, noise=ldp.SeededNoise(0))
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)), law_named(name, 21, 1.0)
+        )
         stated, found = made[name]["mean_error"], ldp.stats.mean(noisy)["mean"]
         assert stated == pytest.approx(made[name]["row_error"] / math.sqrt(len(y)))
         assert found.stderr == pytest.approx(stated, rel=0.05) and abs(found.value - 5) < 5 * stated

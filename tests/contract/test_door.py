@@ -40,14 +40,19 @@ def ledger(tmp_path):
     return ldp.Ledger(tmp_path / "ledger.sqlite", budget=3.0)
 
 
+def closed(ledger, y=LABELS, ids=IDS, **facts):
+    facts = {"classes": range(5), "dataset": "d", "column": "label"} | facts
+    return ldp.PrivateLabels(y, ids=ids, ledger=ledger, **facts)
+
+
 def outputs(noisy):
     return noisy.hard_codes()
 
 
 def test_the_same_request_gives_the_stored_outputs_in_any_order(ledger):
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    first = ldp.privatize(closed(ledger), RR)
     order = np.random.default_rng(2).permutation(1000)
-    again = ldp.privatize(LABELS[order], RR, dataset="d", ids=IDS[order], ledger=ledger)
+    again = ldp.privatize(closed(ledger, LABELS[order], ids=IDS[order]), RR)
     np.testing.assert_array_equal(outputs(again), outputs(first)[order])
     assert again.receipts == first.receipts
     assert ledger.spent("d", "label") == 1.0
@@ -57,17 +62,15 @@ def test_the_same_request_gives_the_stored_outputs_in_any_order(ledger):
 @pytest.mark.parametrize("dataset", [7, b"d", ["d"]])
 def test_a_data_set_whose_name_is_no_text_is_refused(ledger, dataset):
     with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
-        ldp.privatize(LABELS, RR, dataset=dataset, ids=IDS, ledger=ledger)
+        ldp.privatize(closed(ledger, dataset=dataset), RR)
     with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
-        ldp.aggregate(
-            LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset=dataset, ids=IDS, ledger=ledger
-        )
+        ldp.aggregate(closed(ledger, dataset=dataset), ldp.aggregates.Vote(5, 1.0, 2), IDS % 2)
     assert ledger.runs() == []
 
 
 def test_a_settled_release_keeps_its_outputs_even_if_labels_were_corrected(ledger):
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
-    again = ldp.privatize((LABELS + 1) % 5, RR, dataset="d", ids=IDS, ledger=ledger)
+    first = ldp.privatize(closed(ledger), RR)
+    again = ldp.privatize(closed(ledger, (LABELS + 1) % 5), RR)
     np.testing.assert_array_equal(outputs(again), outputs(first))
 
 
@@ -75,25 +78,19 @@ def test_another_law_prior_or_row_set_is_a_new_charge(ledger):
     law = ldp.RRWithPrior(5, 1.0)
     prior = np.random.default_rng(3).dirichlet(np.ones(5), 1000)
     runs = {
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).receipts[0].run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger)
-        .receipts[0]
-        .run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger)
-        .receipts[0]
-        .run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior[::-1], ledger=ledger)
-        .receipts[0]
-        .run_id,
+        ldp.privatize(closed(ledger), RR).receipts[0].run_id,
+        ldp.privatize(closed(ledger), law, prior=prior).receipts[0].run_id,
+        ldp.privatize(closed(ledger), law, prior=prior).receipts[0].run_id,
+        ldp.privatize(closed(ledger), law, prior=prior[::-1]).receipts[0].run_id,
     }
     assert len(runs) == 3 and ledger.spent("d", "label") == 3.0
     with pytest.raises(ldp.BudgetExceeded, match="1"):
-        ldp.privatize(LABELS, ldp.SubsetSelection(5, 1.0), dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(closed(ledger), ldp.SubsetSelection(5, 1.0))
 
 
 def test_a_redraw_is_asked_for_charged_and_shares_no_word(ledger):
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
-    again = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, redraw=True)
+    first = ldp.privatize(closed(ledger), RR)
+    again = ldp.privatize(closed(ledger), RR, redraw=True)
     assert ledger.spent("d", "label") == 2.0
     kept_first, kept_again = outputs(first) == LABELS, outputs(again) == LABELS
     # independent draws: both kept with p^2; equal words would make the two events the same. 6
@@ -103,28 +100,28 @@ def test_a_redraw_is_asked_for_charged_and_shares_no_word(ledger):
 
 
 def test_without_ids_a_settled_column_is_refused(ledger):
-    ldp.privatize(LABELS, RR, dataset="d", ledger=ledger)
+    ldp.privatize(closed(ledger, ids=None), RR)
     with pytest.raises(ldp.LedgerError, match="ids="):
-        ldp.privatize(LABELS, RR, dataset="d", ledger=ledger)
-    ldp.privatize(LABELS, RR, dataset="d", ledger=ledger, redraw=True)
+        ldp.privatize(closed(ledger, ids=None), RR)
+    ldp.privatize(closed(ledger, ids=None), RR, redraw=True)
     assert ledger.spent("d", "label") == 2.0
 
 
 def test_lost_outputs_are_refused_not_drawn_again(ledger):
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    first = ldp.privatize(closed(ledger), RR)
     (ledger.run_dir(first.receipts[0].run_id) / "release.parquet").unlink()
     with pytest.raises(ldp.LedgerError, match="redraw"):
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(closed(ledger), RR)
     assert ledger.spent("d", "label") == 1.0
 
 
 def test_changed_outputs_are_not_passed_off_as_the_settled_ones(ledger):
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+    first = ldp.privatize(closed(ledger), RR)
     block = dataclasses.replace(first.blocks[0], outputs=np.asarray(LABELS, np.int32))
     changed = as_drawn(dataclasses.replace(first, blocks=(block,)))
     changed.save(ledger.run_dir(first.receipts[0].run_id) / "release.parquet")
     with pytest.raises(ldp.LedgerError, match="changed"):
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(closed(ledger), RR)
 
 
 class Stop(Exception):
@@ -207,21 +204,11 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda ledger, **more: ldp.privatize(
-            LABELS, RR, dataset="d", ids=IDS, ledger=ledger, **more
+        lambda ledger: ldp.privatize(closed(ledger), RR),
+        lambda ledger: ldp.aggregate(closed(ledger), ldp.aggregates.Vote(5, 1.0, 2), IDS % 2),
+        lambda ledger: ldp.LabelDPClassifier(LogisticRegression(), law="rr").fit(
+            np.zeros((1000, 1)), closed(ledger, ids=None)
         ),
-        lambda ledger, **more: ldp.aggregate(
-            LABELS,
-            ldp.aggregates.Vote(5, 1.0, 2),
-            IDS % 2,
-            dataset="d",
-            ids=IDS,
-            ledger=ledger,
-            **more,
-        ),
-        lambda ledger: ldp.LabelDPClassifier(
-            LogisticRegression(), classes=range(5), dataset="d", ledger=ledger, law="rr"
-        ).fit(np.zeros((1000, 1)), LABELS),
     ],
     ids=["privatize", "aggregate", "fit"],
 )
@@ -325,9 +312,7 @@ def test_a_run_refuses_laws_beyond_its_charge():
 
 def test_a_unit_shares_its_epsilon_over_its_rows_and_further_rows_get_none(ledger):
     unit = np.repeat(np.arange(200), 5)
-    noisy = ldp.privatize(
-        LABELS, RR, dataset="d", ids=IDS, unit=unit, max_rows_per_unit=2, ledger=ledger
-    )
+    noisy = ldp.privatize(closed(ledger, unit=unit, max_rows_per_unit=2), RR)
     assert len(noisy) == 1000 and noisy.evidenced.reshape(200, 5).sum(axis=1).tolist() == [2] * 200
     assert noisy.blocks[0].law == dataclasses.replace(RR, epsilon=0.5)
     assert noisy.privacy.epsilon == 1.0 and noisy.privacy.unit == "unit"
@@ -338,14 +323,19 @@ def test_rows_over_the_cap_are_told_in_numbers():
     unit = np.arange(1000) % 400
     count = ldp.aggregates.Histogram(5, 1.0, 1)
     for ask in (
-        lambda: ldp.privatize(LABELS, RR, unit=unit, max_rows_per_unit=2),
+        lambda: ldp.privatize(
+            ldp.PrivateLabels(LABELS, classes=range(5), unit=unit, max_rows_per_unit=2),
+            RR,
+        ),
         lambda: (
             ldp.LabelDPClassifier(law=RR, n_stages=1)
-            .fit(np.zeros((1000, 1)), LABELS, unit=unit)
+            .fit(np.zeros((1000, 1)), ldp.PrivateLabels(LABELS, classes=range(5), unit=unit))
             .noisy_labels_
         ),
         lambda: ldp.aggregate(
-            LABELS, count, groups=np.zeros(1000, int), classes=range(5), unit=unit
+            ldp.PrivateLabels(LABELS, classes=range(5), unit=unit),
+            count,
+            groups=np.zeros(1000, int),
         ),
     ):
         with pytest.warns(
@@ -364,7 +354,12 @@ def test_rows_over_the_cap_are_told_in_numbers():
     assert answer.receipt.guarantee == "1-label-DP for each unit (at most 1 row each)"
     with warnings.catch_warnings():
         warnings.simplefilter("error", LeftOutWarning)
-        noisy = ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2)
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=range(5), unit=np.arange(1000) // 2, max_rows_per_unit=2
+            ),
+            RR,
+        )
         assert (
             ~noisy.evidenced
         ).sum() == noisy.privacy.rows_over_the_cap == 0 and "rows_over_the_cap" not in repr(
@@ -375,9 +370,7 @@ def test_rows_over_the_cap_are_told_in_numbers():
 def test_receipts_tell_of_rows_over_the_cap(ledger):
     """Again in a repeat, beside other runs, and in a fit that asks the same rows twice."""
     unit = np.arange(1000) % 400
-    asked = [
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, ledger=ledger) for _ in range(2)
-    ]
+    asked = [ldp.privatize(closed(ledger, unit=unit), RR) for _ in range(2)]
     assert [noisy.receipts[0].rows_over_the_cap for noisy in asked] == [600, 600] and asked[
         1
     ].receipts[0].repeated
@@ -388,23 +381,23 @@ def test_receipts_tell_of_rows_over_the_cap(ledger):
     assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(
         asked[0].receipts[0]
     )
-    other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
+    other = ldp.privatize(closed(ledger, dataset="other"), RR)
     assert asked[0].combine(other).privacy.rows_over_the_cap == 600
     prior = ClusterPrior(n_clusters=4, epsilon=0.2)
-    model = ldp.LabelDPClassifier(
-        epsilon=1.0, prior=prior, classes=range(5), dataset="c", ledger=ledger
+    fitted = ldp.LabelDPClassifier(epsilon=1.0, prior=prior).fit(
+        np.random.default_rng(0).normal(size=(1000, 2)),
+        closed(ledger, ids=None, dataset="c", unit=unit),
     )
-    fitted = model.fit(np.random.default_rng(0).normal(size=(1000, 2)), LABELS, unit=unit)
     assert fitted.privacy_.rows_over_the_cap == 600
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": [0, 1, 7]}, "some label is not"),
-        ({"labels": [0, 1, -1]}, "some label is not"),
-        ({"labels": []}, "at least one"),
-        ({"labels": [[0, 1], [1, 0]]}, "one-dimensional"),
+        ({"y": [0, 1, 7]}, "some label is not"),
+        ({"y": [0, 1, -1]}, "some label is not"),
+        ({"y": []}, "at least one"),
+        ({"y": [[0, 1], [1, 0]]}, "one-dimensional"),
         ({"ids": [1, 2, 1]}, "row 2"),
         ({"ids": [1, 2]}, "3 rows"),
         ({"ids": [1.5, 2.5, 3.5]}, "integers, strings or bytes"),
@@ -422,7 +415,7 @@ def test_receipts_tell_of_rows_over_the_cap(ledger):
         ({"max_rows_per_unit": 2}, "unit="),
         ({"unit": [1, 1]}, "3 rows"),
         ({"unit": [1, 1, 2], "max_rows_per_unit": 0}, "max_rows_per_unit"),
-        ({"classes": ["a", "b"]}, "5 classes"),
+        ({"classes": [0, 1, 2]}, "law over 3 classes"),
         ({"classes": [0, 1, 2, 3, 3]}, "different"),
         ({"classes": [0, 1, 2, 3, None]}, "missing"),
         ({"classes": [0, 1, 2, 3, float("nan")]}, "missing"),
@@ -433,9 +426,10 @@ def test_receipts_tell_of_rows_over_the_cap(ledger):
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
 def test_bad_input_is_refused_before_anything_is_charged(ledger, change, message):
-    request = {"labels": [0, 1, 2], "law": RR, "dataset": "d", "ledger": ledger} | change
+    request = {"ledger": ledger, "y": [0, 1, 2], "ids": None} | change
+    asked = {"prior": request.pop("prior", None)}
     with pytest.raises(ldp.InvalidInput, match=message):
-        ldp.privatize(**request)
+        ldp.privatize(closed(**request), RR, **asked)
     assert ledger.runs("d", "label") == []
 
 
@@ -451,10 +445,10 @@ def test_bad_input_is_refused_before_anything_is_charged(ledger, change, message
 )
 def test_bad_priors_are_refused_before_anything_is_charged(ledger, prior):
     with pytest.raises(ldp.InvalidInput, match="prior"):
-        ldp.privatize([0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=prior, ledger=ledger)
+        ldp.privatize(closed(ledger, [0, 1, 2], ids=None), ldp.RRWithPrior(5, 1.0), prior=prior)
     with pytest.raises(ldp.InvalidInput, match="prior"):
         ldp.privatize(
-            [0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=iter([prior]), ledger=ledger
+            closed(ledger, [0, 1, 2], ids=None), ldp.RRWithPrior(5, 1.0), prior=iter([prior])
         )
     assert ledger.runs("d", "label") == []
 
@@ -462,7 +456,14 @@ def test_bad_priors_are_refused_before_anything_is_charged(ledger, prior):
 def test_a_prior_may_come_as_array_function_or_batches():
     law, prior = ldp.AutoLaw(5, 1.0), np.random.default_rng(7).dirichlet(np.ones(5), 1000)
     forms = [prior, lambda rows: prior[rows], iter(np.array_split(prior, 7))]
-    drawn = [ldp.privatize(LABELS, law, prior=form, noise=ldp.SeededNoise(1)) for form in forms]
+    drawn = [
+        ldp.privatize(
+            ldp.PrivateLabels(LABELS, classes=range(5), noise=ldp.SeededNoise(1)),
+            law,
+            prior=form,
+        )
+        for form in forms
+    ]
     for noisy in drawn[1:]:
         np.testing.assert_array_equal(noisy.log_likelihood(), drawn[0].log_likelihood())
 
@@ -503,11 +504,15 @@ def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(
 
 def test_classes_read_off_the_labels_are_warned_about():
     with pytest.warns(ldp.DomainLeakWarning, match="Declare"):
-        noisy = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), classes="infer")
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(["b", "a"], classes="infer"), ldp.RandomizedResponse(2, 1.0)
+        )
     assert noisy.classes == ("a", "b")
     (receipt,) = noisy.receipts
     assert receipt.event["law"]["classes_inferred"] is True
-    known = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), classes=["a", "b"])
+    known = ldp.privatize(
+        ldp.PrivateLabels(["b", "a"], classes=["a", "b"]), ldp.RandomizedResponse(2, 1.0)
+    )
     assert known.privacy.except_for == known.receipts[0].except_for == ""
     assert "except" not in repr(known.privacy) + str(known.privacy) + repr(known.receipts) + str(
         known.receipts[0].to_dict()
@@ -554,7 +559,7 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
         (DAYS.repeat(2), "infer", "plain values, got times in nanoseconds"),
         (["a", "b"], ["a", None], "missing"),
         ([0, 1], [0.0, math.nan], "missing"),
-        ([0, 5, 0, 7], None, "codes 0 to 1, but some label is not. Which row"),
+        ([0, 5, 0, 7], range(2), "codes 0 to 1, but some label is not. Which row"),
         (
             ["a"] * 3 + ["x"] * 4,
             ["a", "b"],
@@ -573,7 +578,7 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
             "infer",
             "at most 4 distinct labels in 20 rows .*got more: ",
         ),
-        (list("aabbcc") * 6, "infer", "Expected 2 classes, .*got others"),
+        (list("aabbcc") * 6, "infer", "Expected a law over 3 classes"),
     ],
 )
 def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said):
@@ -581,7 +586,7 @@ def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said
     with warnings.catch_warnings(), pytest.raises(ldp.InvalidInput, match=said):
         warnings.simplefilter("ignore", ldp.DomainLeakWarning)
         ldp.privatize(
-            labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger
+            closed(ledger, labels, ids=None, classes=classes), ldp.RandomizedResponse(2, 1.0)
         )
     assert ledger.runs() == []
 
@@ -595,14 +600,18 @@ def test_a_refusal_depends_on_the_labels_by_no_more_than_one_bit(n):
         labels = np.concatenate([np.arange(many), rng.integers(0, many, n - many)])
         for column in (labels, labels - 7, np.array([f"v{v}" for v in labels])):
             with pytest.raises(ldp.InvalidInput) as caught:
-                ldp.privatize(column, ldp.RandomizedResponse(many, 1.0), classes="infer")
+                ldp.privatize(
+                    ldp.PrivateLabels(column, classes="infer"), ldp.RandomizedResponse(many, 1.0)
+                )
             said.add(str(caught.value))
     assert len(said) == 1
 
 
 def test_as_many_classes_as_the_root_of_the_rows_are_read_off():
     with pytest.warns(ldp.DomainLeakWarning):
-        noisy = ldp.privatize(np.arange(900) % 30, ldp.RandomizedResponse(30, 1.0), classes="infer")
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(np.arange(900) % 30, classes="infer"), ldp.RandomizedResponse(30, 1.0)
+        )
     assert noisy.classes == tuple(range(30))
 
 
@@ -617,13 +626,7 @@ def test_a_run_never_pickles_its_labels_and_secret():
 def test_an_unwritable_ledger_means_no_draw(tmp_path):
     (tmp_path / "folder").write_text("in the way")
     with pytest.raises(ldp.LedgerError):
-        ldp.privatize(
-            LABELS,
-            RR,
-            dataset="d",
-            ids=IDS,
-            ledger=ldp.Ledger(tmp_path / "folder" / "ledger.sqlite"),
-        )
+        ldp.privatize(closed(ldp.Ledger(tmp_path / "folder" / "ledger.sqlite")), RR)
 
 
 KILLED = """
@@ -631,7 +634,9 @@ import sys, numpy as np, labeldp as ldp
 ledger = ldp.Ledger(sys.argv[1])
 ids = np.arange(400_000)
 print("ready", flush=True)
-ldp.privatize(ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger)
+facts = {"dataset": "d", "column": "label", "ids": ids, "ledger": ledger}
+labels = ldp.PrivateLabels(ids % 50, classes=range(50), **facts)
+ldp.privatize(labels, ldp.SubsetSelection(50, 1.0))
 """
 
 
@@ -656,7 +661,7 @@ def test_a_killed_draw_is_charged_once_and_repeats_the_same_words(tmp_path):
     assert record.state == "charged"
     ids = np.arange(400_000)
     noisy = ldp.privatize(
-        ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger
+        closed(ledger, ids % 50, ids=ids, classes=range(50)), ldp.SubsetSelection(50, 1.0)
     )
     assert noisy.receipts[0].run_id == record.run_id and len(ledger.runs("d", "label")) == 1
     assert ledger.spent("d", "label") == 1.0
@@ -837,7 +842,7 @@ def test_a_crashed_stage_with_a_prior_goes_on_with_its_rows_alone(ledger):
 @pytest.mark.parametrize("stage", ["../x", "a/b", "", ".hidden", "a\x00b", "x" * 65])
 def test_stages_that_name_no_file_are_refused_before_the_charge(ledger, stage):
     with pytest.raises(ldp.InvalidInput, match="stage"):
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, stage=stage)
+        ldp.privatize(closed(ledger), RR, stage=stage)
     assert ledger.spent("d", "label") == 0.0
 
 
@@ -853,7 +858,7 @@ def test_stages_that_name_no_file_are_refused_before_the_charge(ledger, stage):
 )
 def test_labels_of_another_kind_are_refused_without_showing_one(labels, classes):
     with pytest.raises(ldp.InvalidInput) as caught:
-        ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=classes)
+        ldp.privatize(ldp.PrivateLabels(labels, classes=classes), ldp.RandomizedResponse(2, 1.0))
     chain, text = caught.value, ""
     while chain is not None:
         text, chain = text + repr(chain), chain.__context__
@@ -869,11 +874,11 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         }
     )
     ids = table[columns] if len(columns) > 1 else table["shop"]
-    noisy = ldp.privatize(np.arange(40) % 5, RR, dataset="d", ids=ids, ledger=ledger)
-    again = ldp.privatize(np.arange(40)[::-1] % 5, RR, dataset="d", ids=ids[::-1], ledger=ledger)
+    noisy = ldp.privatize(closed(ledger, np.arange(40) % 5, ids=ids), RR)
+    again = ldp.privatize(closed(ledger, np.arange(40)[::-1] % 5, ids=ids[::-1]), RR)
     assert len(ledger.runs()) == 1
     np.testing.assert_array_equal(again.hard_codes()[::-1], noisy.hard_codes())
-    more = ldp.privatize(np.arange(40) % 5, RR, dataset="d", ids=ids, ledger=ledger, redraw=True)
+    more = ldp.privatize(closed(ledger, np.arange(40) % 5, ids=ids), RR, redraw=True)
     assert noisy.privacy.epsilon == 1.0 and noisy.combine(more).privacy.epsilon == 2.0
     assert ldp.concat([noisy[:10], noisy[10:]]).privacy.epsilon == 1.0
     with pytest.raises(ldp.InvalidInput, match="each draw once"):
@@ -888,36 +893,40 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
 )
 def test_classes_that_are_large_numbers_stay_different(given, classes):
     noisy = ldp.privatize(
-        given(classes * 100),
+        ldp.PrivateLabels(given(classes * 100), classes=classes, noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(3, 7.0),
-        classes=classes,
-        noise=ldp.SeededNoise(0),
     )
     assert np.mean(outputs(noisy) == np.arange(300) % 3) > 0.99
     with pytest.raises(ldp.InvalidInput, match="one of the 3 declared classes"):
         ldp.privatize(
-            given([classes[1] + 1, 5, 5]), ldp.RandomizedResponse(3, 7.0), classes=classes
+            ldp.PrivateLabels(given([classes[1] + 1, 5, 5]), classes=classes),
+            ldp.RandomizedResponse(3, 7.0),
         )
 
 
 @pytest.mark.parametrize("classes", [[1, "1"], ["a", True, "True"], [1.5, "1.5"]])
 def test_classes_that_are_written_alike_are_refused(classes):
     with pytest.raises(ldp.InvalidInput, match="two that are written alike"):
-        ldp.privatize(classes, ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
+        ldp.privatize(
+            ldp.PrivateLabels(classes, classes=classes), ldp.RandomizedResponse(len(classes), 1.0)
+        )
 
 
 def test_labels_of_32_bits_are_their_nearest_classes(ledger):
     classes = [0.1, 0.2, 0.3, 0.4, 0.5]
     noisy = ldp.privatize(
-        np.array(classes * 20, np.float32),
+        ldp.PrivateLabels(
+            np.array(classes * 20, np.float32), classes=classes, noise=ldp.SeededNoise(0)
+        ),
         ldp.RandomizedResponse(5, 9.0),
-        classes=classes,
-        noise=ldp.SeededNoise(0),
     )
     assert np.mean(outputs(noisy) == np.arange(100) % 5) > 0.9
     # one number of 32 bits would be both
     with pytest.raises(ldp.InvalidInput, match="one of the 2 declared"):
-        ldp.privatize(np.float32([0.1]), ldp.RandomizedResponse(2, 1.0), classes=[0.1, 0.1 + 1e-12])
+        ldp.privatize(
+            ldp.PrivateLabels(np.float32([0.1]), classes=[0.1, 0.1 + 1e-12]),
+            ldp.RandomizedResponse(2, 1.0),
+        )
 
 
 BIG = [2**63 + i for i in range(999)]
@@ -937,8 +946,8 @@ BIG = [2**63 + i for i in range(999)]
 def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
     # NumPy joins them with the others as floats, in which 2^63 and the thousand numbers after it
     # are equal
-    first = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(0), ledger=ledger)
-    other = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(1000), ledger=ledger)
+    first = ldp.privatize(closed(ledger, ids=ids_of(0)), RR)
+    other = ldp.privatize(closed(ledger, ids=ids_of(1000)), RR)
     assert first.receipts != other.receipts
     np.testing.assert_array_equal(outputs(first.by_id(ids_of(0))), outputs(first))
     with pytest.raises(ldp.InvalidInput, match="without one"):
@@ -958,9 +967,7 @@ def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
     ids=["objects", "Int64", "numbers and text", "bytes", "bytes of pandas", "bytes of Arrow"],
 )
 def test_a_repeat_reads_ids_of_every_type(ledger, ids):
-    first, again = (
-        ldp.privatize(LABELS, RR, dataset="d", ids=ids, ledger=ledger) for _ in range(2)
-    )
+    first, again = (ldp.privatize(closed(ledger, ids=ids), RR) for _ in range(2))
     assert again.receipts == first.receipts
     for noisy in (first, again):
         np.testing.assert_array_equal(outputs(noisy.by_id(ids)), outputs(first))
@@ -969,38 +976,49 @@ def test_a_repeat_reads_ids_of_every_type(ledger, ids):
 @pytest.mark.parametrize("law", ["rr", 1.0, ldp.RandomizedResponse])
 def test_a_law_is_a_law(law):
     with pytest.raises(ldp.InvalidInput, match="Expected a law, such as"):
-        ldp.privatize(LABELS, law)
+        ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(5)), law)
 
 
 def test_a_huge_epsilon_is_warned_of(ledger):
     with pytest.warns(LargeEpsilonWarning, match="0.999955"):
-        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 10.0))
+        ldp.privatize(ldp.PrivateLabels([0, 1], classes=range(2)), ldp.RandomizedResponse(2, 10.0))
     with pytest.warns(
         LargeEpsilonWarning,
         match=r"whoever knows all other labels tells which of two a label is .* up to 0.999955",
     ):
-        ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 10.0, 1), groups=[0, 0], classes=range(2))
+        ldp.aggregate(
+            ldp.PrivateLabels([0, 1], classes=range(2)),
+            ldp.aggregates.Histogram(2, 10.0, 1),
+            groups=[0, 0],
+        )
     with pytest.warns(
         LargeEpsilonWarning,
         match="An epsilon of 1000 protects nothing: the labels come out practically in the clear",
     ):
-        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1000.0))
+        ldp.privatize(
+            ldp.PrivateLabels([0, 1], classes=range(2)), ldp.RandomizedResponse(2, 1000.0)
+        )
     with pytest.warns(LargeEpsilonWarning, match="the answers come out practically exact"):
         ldp.aggregate(
-            [0, 1], ldp.aggregates.Histogram(2, 100.0, 1), groups=[0, 0], classes=range(2)
+            ldp.PrivateLabels([0, 1], classes=range(2)),
+            ldp.aggregates.Histogram(2, 100.0, 1),
+            groups=[0, 0],
         )
     # four rows a unit: each label is drawn at 10
     with pytest.warns(LargeEpsilonWarning, match="next to nothing"):
-        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 40.0), unit=[0, 1], max_rows_per_unit=4)
+        ldp.privatize(
+            ldp.PrivateLabels([0, 1], classes=range(2), unit=[0, 1], max_rows_per_unit=4),
+            ldp.RandomizedResponse(2, 40.0),
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error", LargeEpsilonWarning)
-        ldp.privatize([0, 1], ldp.RandomizedResponse(2, 8.0))
+        ldp.privatize(ldp.PrivateLabels([0, 1], classes=range(2)), ldp.RandomizedResponse(2, 8.0))
 
 
 def test_a_spent_budget_advises_a_name_for_other_data(ledger):
-    ldp.privatize(LABELS, ldp.RandomizedResponse(5, 3.0), dataset="train", ids=IDS, ledger=ledger)
+    ldp.privatize(closed(ledger, dataset="train"), ldp.RandomizedResponse(5, 3.0))
     with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)"):
-        ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
+        ldp.privatize(closed(ledger, dataset="train"), RR)
 
 
 def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledger, monkeypatch):
@@ -1018,14 +1036,7 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
     for dataset in ("first", "second"):  # the first charge makes the ledger and its folders
         counted.update(fsync=0, connect=0)
         people = [f"{dataset} person {i}" for i in IDS]
-        ldp.privatize(
-            LABELS,
-            ldp.RandomizedResponse(5, 1.0),
-            classes=range(5),
-            dataset=dataset,
-            ids=people,
-            ledger=ledger,
-        )
-    assert counted == {"fsync": 12, "connect": 4}, (
-        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, charge, stages, settle"
+        ldp.privatize(closed(ledger, ids=people, dataset=dataset), ldp.RandomizedResponse(5, 1.0))
+    assert counted == {"fsync": 12, "connect": 5}, (
+        "4 files, 2 folders; 2 x 2 results; 2 overwritten / name, read, charge, stages, settle"
     )

@@ -31,13 +31,9 @@ LAWS = [
 def draw(law, n=200, seed=0, **options):
     rng = np.random.default_rng(seed)
     prior = rng.dirichlet(np.ones(law.n_classes), n) if law.uses_prior else None
-    return ldp.privatize(
-        rng.integers(law.n_classes, size=n),
-        law,
-        prior=prior,
-        noise=ldp.SeededNoise(seed),
-        **options,
-    )
+    facts = {"classes": range(law.n_classes), "noise": ldp.SeededNoise(seed)} | options
+    labels = ldp.PrivateLabels(rng.integers(law.n_classes, size=n), **facts)
+    return ldp.privatize(labels, law, prior=prior)
 
 
 def receipt(run_id, epsilon=1.0, **fields):
@@ -151,7 +147,8 @@ def test_a_prior_that_is_no_array_is_refused_in_words(what):
 def test_ties_do_not_favour_a_class():
     n = 20_000
     noisy = ldp.privatize(
-        np.zeros(n, int), ldp.SubsetSelection(6, 0.01, size=3), noise=ldp.SeededNoise(5)
+        ldp.PrivateLabels(np.zeros(n, int), classes=range(6), noise=ldp.SeededNoise(5)),
+        ldp.SubsetSelection(6, 0.01, size=3),
     )
     members = noisy.blocks[0].law.members(noisy.blocks[0].outputs, {})
     codes = noisy.hard_codes()
@@ -168,9 +165,14 @@ def test_a_released_label_is_the_hard_label_in_any_company():
     prior = np.tile([0.97, 0.01, 0.01, 0.01], (50, 1))
     prior[-1] = 0.25  # a draw in which no row tells anything is refused
     constant = ldp.privatize(
-        np.full(50, 2), ldp.RRWithPrior(4, 0.1), prior=prior, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(np.full(50, 2), classes=range(4), noise=ldp.SeededNoise(0)),
+        ldp.RRWithPrior(4, 0.1),
+        prior=prior,
     )
-    other = ldp.privatize(np.full(50, 2), ldp.RandomizedResponse(4, 0.1), noise=ldp.SeededNoise(1))
+    other = ldp.privatize(
+        ldp.PrivateLabels(np.full(50, 2), classes=range(4), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(4, 0.1),
+    )
     assert (constant.hard_codes()[:-1] == 0).all()
     both = ldp.concat([constant, other])
     assert np.array_equal(
@@ -182,7 +184,8 @@ def test_a_released_label_is_the_hard_label_in_any_company():
 def test_hard_gives_large_numbers_as_they_are():
     classes = [2**63 + 1, 2**63, 5]
     noisy = ldp.privatize(
-        classes, ldp.RandomizedResponse(3, 30.0), classes=classes, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(classes, classes=classes, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 30.0),
     )
     assert noisy.hard().tolist() == noisy.released().tolist() == classes
 
@@ -286,7 +289,8 @@ def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
         pd.DataFrame({"shop": [f"s{i // 5}" for i in range(200)], "visit": np.arange(200) % 5}),
         ldp.Ledger(tmp_path / "l.db"),
     )
-    noisy = ldp.privatize(np.arange(200) % 4, LAWS[0], dataset="d", ids=ids, ledger=ledger)
+    facts = {"dataset": "d", "column": "label", "ids": ids, "ledger": ledger}
+    noisy = ldp.privatize(ldp.PrivateLabels(np.arange(200) % 4, classes=range(4), **facts), LAWS[0])
     again = ldp.concat([noisy[150:], noisy[:150]])
     assert again.privacy == noisy.looked_up(ledger).privacy and noisy.privacy.evidence == "proven"
     with pytest.raises(ldp.InvalidInput, match="evidence twice"):

@@ -71,7 +71,7 @@ def members(kind):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_members_of_an_enum_are_their_values(tmp_path, kind, column, declared):
     y, classes = COLUMNS[column](members(kind)), CLASSES[declared](kind)
-    noisy = ldp.privatize(y, EXACT, classes=classes, **RNG)
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=classes, **RNG), EXACT)
     values = tuple(member.value for member in kind)
     assert noisy.classes == values
     assert all(type(value) in (str, int) for value in noisy.classes)
@@ -84,7 +84,12 @@ def test_members_of_an_enum_are_their_values(tmp_path, kind, column, declared):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_members_are_one_request_with_their_values(ledger, kind):
     drawn = [
-        ldp.privatize(y, EXACT, classes=classes, dataset="d", ids=range(N), ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                y, classes=classes, dataset="d", column="label", ids=range(N), ledger=ledger
+            ),
+            EXACT,
+        )
         for y in (members(kind), [member.value for member in members(kind)])
         for classes in (list(kind), [member.value for member in kind])
     ]
@@ -96,18 +101,20 @@ def test_members_are_one_request_with_their_values(ledger, kind):
 def test_every_door_counts_members_apart(kind):
     y, X = members(kind), np.eye(3)[CODES]
     true = np.bincount(CODES)
-    facts = {"classes": list(kind), **RNG}
-    found = ldp.aggregate(y, Histogram(3, 60.0, 1), np.zeros(N, int), **facts)
+    labels = ldp.PrivateLabels(y, classes=list(kind), **RNG)
+    found = ldp.aggregate(labels, Histogram(3, 60.0, 1), np.zeros(N, int))
     assert found.values[0].tolist() == true.tolist()
-    model = ldp.LabelDPClassifier(epsilon=40.0, **facts).fit(X, y)
+    model = ldp.LabelDPClassifier(epsilon=40.0).fit(X, labels)
     assert model.classes_.tolist() == [member.value for member in kind]
     assert model.score(X, y) == model.score(X, np.array(y, object)) == 1.0
-    votes = NoiseCluster(epsilon=40.0, n_clusters=3, **facts).fit(X, y)
+    votes = NoiseCluster(epsilon=40.0, n_clusters=3).fit(X, labels)
     assert votes.score(X, y) == 1.0
     columns = ldp.LabelColumns({"a": list(kind), "b": list(kind)})
     both = list(zip(y, y[::-1], strict=True))
     for rows in (both, {"a": y, "b": y[::-1]}, pd.DataFrame(both, columns=["a", "b"])):
-        noisy = ldp.privatize(rows, columns.law(80.0, "joint"), classes=columns, **RNG)
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(rows, classes=columns, **RNG), columns.law(80.0, "joint")
+        )
         assert noisy["a"].hard_codes().tolist() == CODES.tolist()
         assert noisy["b"].hard_codes().tolist() == CODES[::-1].tolist()
 
@@ -126,9 +133,9 @@ def test_labels_that_others_drew_keep_their_members():
 
 def test_figures_and_measures_keep_members():
     y = members(Diagnosis)
-    noisy = ldp.privatize(CODES, EXACT, **RNG)
+    noisy = ldp.privatize(ldp.PrivateLabels(CODES, classes=range(3), **RNG), EXACT)
     assert ldp.stats.crosstab(noisy, y).counts.shape == (3, 3)
-    drawn = ldp.privatize(y, EXACT, classes=list(Diagnosis), **RNG)
+    drawn = ldp.privatize(ldp.PrivateLabels(y, classes=list(Diagnosis), **RNG), EXACT)
     assert ldp.metrics.accuracy(drawn, y).value == pytest.approx(1.0)
 
 
@@ -143,19 +150,22 @@ def test_ids_and_units_are_their_values(tmp_path, column):
     plain = COLUMNS[column]([member.value for member in PEOPLE])
     ledger = ldp.Ledger(tmp_path / "l.db", budget=9.0)
     law, y = ldp.RandomizedResponse(2, 1.0), [0, 1] * 10
+
+    def drawn(**facts):
+        given = {"classes": [0, 1], "column": "label", "ledger": ledger} | facts
+        return ldp.privatize(ldp.PrivateLabels(y, **given), law)
+
     for name, roles in {"a": {"ids": made}, "b": {"ids": range(20), "unit": made}}.items():
-        facts = {"dataset": name, "ledger": ledger}
-        noisy = ldp.privatize(y, law, **facts, **roles)
-        assert noisy.evidenced.all()
-        again = ldp.privatize(y, law, **facts, **{**roles, ("unit", "ids")[name == "a"]: plain})
+        assert drawn(dataset=name, **roles).evidenced.all()
+        again = drawn(dataset=name, **roles | {("unit", "ids")[name == "a"]: plain})
         assert again.privacy.repeated
         assert len(ledger.runs(name)) == 1
-    noisy = ldp.privatize(y, law, ids=made)
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=[0, 1], ids=made), law)
     assert noisy.ids.tolist() == [member.value for member in PEOPLE]
     assert len(noisy.by_id(made)) == len(noisy.by_id(plain)) == 20
     others = COLUMNS[column]([*list(PEOPLE)[:19], next(iter(PEOPLE))])
-    facts = {"dataset": "b", "ledger": ledger, "ids": range(20), "max_rows_per_unit": 2}
-    assert not ldp.privatize(y, law, unit=others, **facts).privacy.repeated
+    more = {"dataset": "b", "ids": range(20), "max_rows_per_unit": 2}
+    assert not drawn(unit=others, **more).privacy.repeated
 
 
 DAY = dt.date(2020, 1, 1)
@@ -182,21 +192,22 @@ REFUSED = {
 def test_what_cannot_be_kept_apart_is_refused_before_the_charge(ledger, values, declared, door):
     y = np.empty(10, object)
     y[:] = [values[i % 2] for i in range(10)]
-    facts = {"classes": values if declared else "infer", "dataset": "d", "ledger": ledger}
+    facts = {
+        "classes": values if declared else "infer",
+        "dataset": "d",
+        "column": "label",
+        "ledger": ledger,
+    }
     doors = {
-        "privatize": lambda labels: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), **facts),
-        "aggregate": lambda labels: ldp.aggregate(
-            labels, Histogram(2, 1.0, 1), np.zeros(10, int), **facts
-        ),
-        "classifier": (
-            lambda labels: ldp.LabelDPClassifier(epsilon=1.0, **facts).fit(
-                np.arange(20.0).reshape(10, 2), labels
-            )
+        "privatize": lambda labels: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0)),
+        "aggregate": lambda labels: ldp.aggregate(labels, Histogram(2, 1.0, 1), np.zeros(10, int)),
+        "classifier": lambda labels: ldp.LabelDPClassifier(epsilon=1.0).fit(
+            np.arange(20.0).reshape(10, 2), labels
         ),
     }
     for labels in (y, list(y)):
         with pytest.raises(ldp.InvalidInput):
-            doors[door](labels)
+            doors[door](ldp.PrivateLabels(labels, **facts))
     assert not ledger.runs()
 
 

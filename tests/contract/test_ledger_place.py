@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import labeldp
-from labeldp import LabelDPClassifier
 from labeldp.aggregates import Histogram
 from labeldp.app import _aggregate as app_aggregate
 from labeldp.app import stage
@@ -113,15 +111,13 @@ URLS = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_no_pickle_holds_a_password(url: str) -> None:
-    """Of a ledger, and of an estimator with one; what is unpickled is the same ledger, and asks the
-    environment for the password."""
+    """What is unpickled is the same ledger, and asks the environment for the password."""
     ledger = Ledger(url, budget=1.0)
-    model = LabelDPClassifier(ledger=ledger, dataset="d")
-    for thing in (ledger, ledger.location, model):
+    for thing in (ledger, ledger.location):
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
             assert b"cr3t" not in pickle.dumps(thing, protocol)
     assert b"cr3t" not in repr(ledger).encode()
-    again = pickle.loads(pickle.dumps(model)).ledger
+    again = pickle.loads(pickle.dumps(ledger))
     assert again.runs_dir == ledger.runs_dir and again.budget == 1.0
     made = pytest.importorskip("sqlalchemy").make_url(again.location.url)
     assert (made.password, made.query.get("password"), made.query["sslmode"], made.database) == (
@@ -134,7 +130,7 @@ def test_no_pickle_holds_a_password(url: str) -> None:
         made.username,
         made.query.get("user"),
     )
-    for kept in (copy.copy(ledger), copy.deepcopy(ledger), clone(model).ledger):
+    for kept in (copy.copy(ledger), copy.deepcopy(ledger)):
         assert kept == ledger and "cr3t" in kept.location.url  # within a process it goes on working
 
 
@@ -186,7 +182,11 @@ TABLE = pa.table({"id": range(400), "x": X[:, 0], "y": Y, "g": np.arange(400) % 
 RR = labeldp.RandomizedResponse(2, 1.0)
 SPEC = labeldp.ReleaseSpec("y", [0, 1], 1.0, "rr", id="id", dataset="d")
 NAMED = {"classes": [0, 1], "dataset": "d"}
-FITTED = {"epsilon": 1.0, "random_state": 0} | NAMED
+FITTED = {"epsilon": 1.0, "random_state": 0}
+
+
+def labels(ledger: Any) -> labeldp.PrivateLabels:
+    return labeldp.PrivateLabels(Y, **NAMED, column="label", ledger=ledger)
 
 
 def staged(folder: Path, ledger: Any) -> None:
@@ -206,31 +206,20 @@ def read(folder: Path, ledger: Any) -> None:
     assert read_noisy(folder / "noisy.parquet", ledger=ledger).privacy.evidence == "proven"
 
 
-def learned(folder: Path, ledger: Any) -> None:
-    noisy = labeldp.privatize(Y, RR, **NAMED, ledger=Ledger(ledger))
-    for given, evidence in ((ledger, "proven"), (str(folder / "other.db"), "not recorded")):
-        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=given).fit(
-            X, noisy
-        )
-        assert model.privacy_.evidence == evidence
-
-
 def best(folder: Path, ledger: Any) -> None:
     tries = [(Histogram(2, 1.0, 4), np.arange(400) % 4)]
     aggregate_best(
-        Y,
+        labels(ledger),
         tries,
         lambda found: float(found.values.max()),
         tuning=RepeatAndSelect(3),
-        **NAMED,
-        ledger=ledger,
     )
 
 
 TAKE_A_LEDGER = {
-    "privatize": lambda folder, ledger: labeldp.privatize(Y, RR, **NAMED, ledger=ledger),
+    "privatize": lambda folder, ledger: labeldp.privatize(labels(ledger), RR),
     "aggregate": lambda folder, ledger: labeldp.aggregate(
-        Y, Histogram(2, 1.0, 4), np.arange(400) % 4, **NAMED, ledger=ledger
+        labels(ledger), Histogram(2, 1.0, 4), np.arange(400) % 4
     ),
     "aggregate_best": best,
     "aggregate_batches": lambda folder, ledger: aggregate_batches(
@@ -254,16 +243,15 @@ TAKE_A_LEDGER = {
     "stages": staged,
     "read_noisy": read,
     "LabelDPClassifier": (
-        lambda folder, ledger: labeldp.LabelDPClassifier(
-            LogisticRegression(), **FITTED, ledger=ledger
-        ).fit(X, Y)
+        lambda folder, ledger: labeldp.LabelDPClassifier(LogisticRegression(), **FITTED).fit(
+            X, labels(ledger)
+        )
     ),
-    "LabelDPClassifier of noisy labels": learned,
     "NoiseCluster": (
-        lambda folder, ledger: NoiseCluster(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y)
+        lambda folder, ledger: NoiseCluster(n_clusters=4, **FITTED).fit(X, labels(ledger))
     ),
     "ProportionClassifier": (
-        lambda folder, ledger: ProportionClassifier(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y)
+        lambda folder, ledger: ProportionClassifier(n_clusters=4, **FITTED).fit(X, labels(ledger))
     ),
 }
 
@@ -279,7 +267,7 @@ def test_a_ledger_may_be_given_by_its_path(tmp_path: Path, entry: str, kind: Any
 
 @pytest.mark.parametrize(
     "entry",
-    sorted(set(TAKE_A_LEDGER) - {"stages", "read_noisy", "LabelDPClassifier of noisy labels"}),
+    sorted(set(TAKE_A_LEDGER) - {"stages", "read_noisy"}),
 )
 def test_what_is_no_ledger_is_refused_in_words(tmp_path: Path, entry: str) -> None:
     pq.write_table(TABLE, tmp_path / "t.parquet")
@@ -289,7 +277,7 @@ def test_what_is_no_ledger_is_refused_in_words(tmp_path: Path, entry: str) -> No
 
 def test_labels_are_looked_up_in_an_open_ledger(tmp_path: Path) -> None:
     place = tmp_path / "led.db"
-    noisy = labeldp.privatize(Y, RR, **NAMED, ledger=place)
+    noisy = labeldp.privatize(labels(place), RR)
     assert noisy.looked_up(Ledger(place)).privacy.recorded
     for given in (str(place), place):
         with pytest.raises(InvalidInput, match=r"Expected a ledger, got .*labeldp\.Ledger\("):

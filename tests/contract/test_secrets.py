@@ -593,12 +593,12 @@ def test_before_settling_the_noise_cannot_be_computed_without_the_release_secret
 def test_a_repeat_of_what_has_settled_needs_no_key(place, tmp_path):
     path = tmp_path / "release.key"
     create_key_file(path)
-    first = ldp.privatize(
-        LABELS, LAW, classes=range(5), dataset="d", ids=IDS, ledger=ldp.Ledger(place, key=path)
-    )
+    facts = {"classes": range(5), "dataset": "d", "column": "label", "ids": IDS}
+    labels = ldp.PrivateLabels(LABELS, **facts, ledger=ldp.Ledger(place, key=path))
+    first = ldp.privatize(labels, LAW)
     destroy_key_file(path)
     for ledger in (ldp.Ledger(place), ldp.Ledger(place, key=path)):
-        again = ldp.privatize(LABELS, LAW, classes=range(5), dataset="d", ids=IDS, ledger=ledger)
+        again = ldp.privatize(ldp.PrivateLabels(LABELS, **facts, ledger=ledger), LAW)
         np.testing.assert_array_equal(again.log_likelihood(), first.log_likelihood())
     assert len(ldp.Ledger(place).runs()) == 1
 

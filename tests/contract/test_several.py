@@ -12,18 +12,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy.stats import norm
-from sklearn.base import clone
 
 import labeldp as ldp
 from labeldp.app._ledger import accounts
-from labeldp.custody._aggregation import aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RepeatWarning, RowsOverlap
 from labeldp.evidence import NoisyLabels
-from labeldp.learn import ClusterPrior
 from labeldp.ledger._database import Spending
 from labeldp.ledger._run_store import CHARGE
 from labeldp.noise._secrets import new_run_id
-from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 N = 3000
 COLUMNS = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
@@ -43,24 +39,23 @@ def ledger(tmp_path):
 
 
 def drawn(ledger, split="joint", epsilon=2.0, labels=LABELS, ids=IDS, **facts):
-    return ldp.privatize(
-        labels,
-        COLUMNS.law(epsilon, split),
-        **{"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts,
-    )
+    facts = {"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts
+    return ldp.privatize(ldp.PrivateLabels(labels, **facts), COLUMNS.law(epsilon, split))
 
 
 def one(ledger, column, epsilon=1.0, ids=IDS):
     labels = LABELS[column].to_numpy()[: len(ids)]
     law = ldp.RandomizedResponse(len(set(labels)), epsilon)
     return ldp.privatize(
-        labels,
+        ldp.PrivateLabels(
+            labels,
+            classes=COLUMNS.lists[COLUMNS.place(column)],
+            dataset="d",
+            column=column,
+            ids=ids,
+            ledger=ledger,
+        ),
         law,
-        classes=COLUMNS.lists[COLUMNS.place(column)],
-        dataset="d",
-        column=column,
-        ids=ids,
-        ledger=ledger,
     )
 
 
@@ -153,12 +148,15 @@ def test_without_columns_the_sum_is_over_all_that_have_a_charge(ledger):
     assert ledger.spent("nobody") == 0.0
     for column, ids in (("a", [1, 2]), ("b", [2, 3]), ("c", [4])):
         ldp.privatize(
-            [0, 1, 0][: len(ids)],
+            ldp.PrivateLabels(
+                [0, 1, 0][: len(ids)],
+                classes=range(2),
+                dataset="d",
+                column=column,
+                ids=ids,
+                ledger=ledger,
+            ),
             ldp.RandomizedResponse(2, 1.0),
-            dataset="d",
-            column=column,
-            ids=ids,
-            ledger=ledger,
         )
     assert ledger.spent("d") == ledger.spent("d", ["a", "b", "c"]) == 2.0  # row 2 alone has both
     assert ledger.spent("d", ["a", "c"]) == 1.0
@@ -168,7 +166,10 @@ def test_columns_in_common_add_up(ledger):
     others = ldp.LabelColumns({"b": [1, 2, 3], "c": [0, 1]})
     drawn(ledger, epsilon=1.0)
     labels = pd.DataFrame({"b": LABELS["b"], "c": np.arange(N) % 2})
-    ldp.privatize(labels, others.law(0.5), classes=others, dataset="d", ids=IDS, ledger=ledger)
+    ldp.privatize(
+        ldp.PrivateLabels(labels, classes=others, dataset="d", ids=IDS, ledger=ledger),
+        others.law(0.5),
+    )
     assert [ledger.spent("d", column) for column in "abc"] == [1.0, 1.5, 0.5]
     assert ledger.spent("d", ["a", "b", "c"]) == 1.5
     assert ledger.verify() == []
@@ -250,7 +251,8 @@ def test_a_column_that_was_not_drawn_is_no_column(ledger):
     with pytest.raises(InvalidInput, match="those of one"):
         noisy["a"]["a"]
     whole = ldp.privatize(
-        LABELS, ldp.RandomizedResponse(6, 1.0), classes=COLUMNS, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(LABELS, classes=COLUMNS, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(6, 1.0),
     )
     assert whole.likelihood().shape == (N, 6)
     with pytest.raises(InvalidInput, match="how the others are distributed"):
@@ -269,7 +271,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
         "arrow": pa.table({"a": codes[:, 0], "b": codes[:, 1]}),
     }[given]
     noisy = ldp.privatize(
-        labels, numbers.law(600.0, "equal"), classes=numbers, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=numbers, noise=ldp.SeededNoise(0)),
+        numbers.law(600.0, "equal"),
     )
     np.testing.assert_array_equal(noisy.hard_codes(), CODES)
     np.testing.assert_array_equal(noisy["b"].hard(), codes[:, 1])
@@ -297,10 +300,10 @@ def test_labels_are_taken_by_name_or_in_order(given):
             {"law": ldp.LabelColumns({"b": [1, 2, 3], "a": ["no", "yes"]}).law(1.0, "equal")},
             "columns of",
         ),
-        ({"law": ldp.RandomizedResponse(5, 1.0)}, "5 classes"),
+        ({"law": ldp.RandomizedResponse(5, 1.0)}, "over 6 classes"),
         ({"column": "b"}, "under their own names"),
-        ({"id_name": "b"}, "label column 'b'"),
-        ({"unit": IDS, "unit_name": "a"}, "label column 'a'"),
+        ({"ids": {"b": IDS}}, "label column 'b'"),
+        ({"unit": {"a": IDS}}, "label column 'a'"),
         (
             {"prior": np.tile(np.arange(1.0, 7.0), (N, 1)), "law": COLUMNS.law(1.0, "one")},
             "read none",
@@ -308,16 +311,11 @@ def test_labels_are_taken_by_name_or_in_order(given):
     ],
 )
 def test_bad_input_is_refused_before_the_charge(ledger, change, said):
-    asked = {
-        "labels": LABELS,
-        "law": COLUMNS.law(1.0),
-        "classes": COLUMNS,
-        "dataset": "d",
-        "ids": IDS,
-        "ledger": ledger,
-    } | change
+    facts = {"classes": COLUMNS, "dataset": "d", "ids": IDS, "ledger": ledger} | change
+    labels, law = facts.pop("labels", LABELS), facts.pop("law", COLUMNS.law(1.0))
+    asked = {"prior": facts.pop("prior", None)}
     with pytest.raises(InvalidInput, match=said):
-        ldp.privatize(**asked)
+        ldp.privatize(ldp.PrivateLabels(labels, **facts), law, **asked)
     assert not ledger.exists() or ledger.runs() == []
 
 
@@ -409,100 +407,22 @@ def test_a_crashed_draw_of_several_columns_is_resumed_free_of_charge(ledger, mon
     assert noisy["b"].looked_up(ledger).privacy.evidence == "proven"
 
 
-# Labels without the name of their column
+# The names of columns
 # ------------------------------------------------------------------------------------------------
 
 FEW = 60
 Y = {name: np.arange(FEW) // step % 2 for step, name in enumerate("abc", start=1)}
-THREE = ldp.LabelColumns({name: [0, 1] for name in "abc"})
-HISTOGRAM = ldp.aggregates.Histogram(2, 1.0, 2)
-UNNAMED = {
-    "privatize": lambda y, facts: ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), **facts),
-    "aggregate": lambda y, facts: ldp.aggregate(y, HISTOGRAM, np.arange(FEW) % 2, **facts),
-    "aggregate_best": lambda y, facts: aggregate_best(
-        y,
-        [(HISTOGRAM, np.arange(FEW) % 2)] * 2,
-        lambda found: 0.0,
-        tuning=RepeatAndSelect(2),
-        **facts,
-    ),
-    "classifier": lambda y, facts: fitted(ldp.LabelDPClassifier, y, classes=[0, 1], **facts),
-    "prior of groups": lambda y, facts: fitted(
-        ldp.LabelDPClassifier, y, classes=[0, 1], prior=ClusterPrior("standard"), **facts
-    ),
-    "regressor": lambda y, facts: fitted(ldp.LabelDPRegressor, y, range=(0, 1), **facts),
-    "clone": lambda y, facts: fitted(
-        lambda **given: clone(ldp.LabelDPClassifier(**given)), y, classes=[0, 1], **facts
-    ),
-}
+THREE = {name: [0, 1] for name in "abc"}
 
 
-def fitted(estimator, y, ids, **facts):
-    return estimator(epsilon=1.0, **facts).fit(np.arange(FEW)[:, None] / FEW, y, ids=ids)
-
-
-@pytest.fixture
-def unnamed(ledger):
-    return {"dataset": "d", "ids": np.arange(FEW), "ledger": ledger}
-
-
-def charge_all(facts):
-    return fitted(ldp.LabelDPClassifier, Y, classes=THREE, **facts)
-
-
-@pytest.mark.parametrize("way", UNNAMED)
-def test_labels_without_a_name_get_no_second_budget_beside_named_columns(unnamed, way):
-    charge_all(unnamed)
-    with pytest.raises(
-        InvalidInput,
-        match=r"'a', 'b', 'c'\. Which column.*column='a'.*column='label' if they are of another",
-    ):
-        UNNAMED[way](Y["a"], unnamed)
-    with pytest.raises(
-        InvalidInput, match=r"'b', 'a', 'c', and these labels carry the name 'b'.*column='b'"
-    ):
-        UNNAMED[way](pd.Series(Y["b"], name="b"), unnamed)
-    assert len(unnamed["ledger"].runs()) == 1
-
-
-def test_a_net_without_a_name_gets_no_second_budget(unnamed, tmp_path):
-    pytest.importorskip("torch")
-    from labeldp.deep import TorchClassifier
-    from labeldp.deep.models import Mlp
-
-    charge_all(unnamed)
-    net = TorchClassifier(
-        lambda k: Mlp(1, k, (2,)),
-        epsilon=1.0,
-        classes=[0, 1],
-        dataset="d",
-        ledger=unnamed["ledger"],
-    )
-    with pytest.raises(InvalidInput, match="Which column are these labels"):
-        net.fit(np.zeros((FEW, 1), np.float32), Y["a"], ids=unnamed["ids"])
-    assert len(unnamed["ledger"].runs()) == 1
-
-
-def test_a_name_that_is_given_is_believed(unnamed):
-    ledger = unnamed["ledger"]
-    charge_all(unnamed)
-    for column in ("a", "label"):
-        assert (
-            UNNAMED["privatize"](Y["a"], unnamed | {"column": column}).receipts[0].column == column
-        )
-    assert (ledger.spent("d", "a"), ledger.spent("d", "label")) == (2.0, 1.0)
-    # Now `label` has a charge, so labels without a name are its own, unless they carry the name of
-    # another column that was charged.
-    assert UNNAMED["aggregate"](pd.Series(Y["a"], name="other"), unnamed).receipt.column == "label"
-    with pytest.raises(InvalidInput, match="carry the name 'c'"):
-        UNNAMED["privatize"](pd.Series(Y["c"], name="c"), unnamed)
-    assert (ledger.spent("d", "c"), ledger.spent("d", "label")) == (1.0, 2.0)
-
-
-def test_other_data_sets_and_a_fresh_ledger_need_no_name(unnamed):
-    first = UNNAMED["privatize"](pd.Series(Y["a"], name="a"), unnamed)
-    charge_all(unnamed | {"dataset": "e"})
-    with pytest.warns(RepeatWarning):
-        again = UNNAMED["privatize"](pd.Series(Y["a"], name="a"), unnamed)
-    assert first.receipts[0].column == again.receipts[0].column == "label"
-    assert type(first.receipts[0].column) is str
+def test_a_column_has_the_name_that_it_is_given_or_carries(ledger):
+    facts = {"dataset": "d", "ids": np.arange(FEW), "ledger": ledger}
+    both = ldp.PrivateLabels(Y, classes=THREE, **facts)
+    ldp.LabelDPClassifier(epsilon=1.0).fit(np.arange(FEW)[:, None] / FEW, both)
+    for y, more in ((Y["a"], {"column": "a"}), (pd.Series(Y["b"], name="b"), {})):
+        labels = ldp.PrivateLabels(y, classes=[0, 1], **facts, **more)
+        ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0))
+    assert [ledger.spent("d", column) for column in "abc"] == [2.0, 2.0, 1.0]
+    with pytest.raises(InvalidInput, match="dataset= and column="):
+        ldp.PrivateLabels(Y["a"], classes=[0, 1], **facts)
+    assert len(ledger.runs()) == 3

@@ -199,15 +199,16 @@ def privatize_several_columns(folder: Path) -> Any:
         },
     )
     noisy = ldp.privatize(
-        given, SEVERAL.law(2.0, "one"), classes=SEVERAL, dataset="d", ids=IDS[:20], ledger=ledger
+        ldp.PrivateLabels(
+            given, classes=SEVERAL, dataset="d", column="label", ids=IDS[:20], ledger=ledger
+        ),
+        SEVERAL.law(2.0, "one"),
     )
     ldp.privatize(
-        given["ill"],
+        ldp.PrivateLabels(
+            given["ill"], classes=range(2), dataset="d", column="ill", ids=IDS[:20], ledger=ledger
+        ),
         ldp.RandomizedResponse(2, 1.0),
-        dataset="d",
-        column="ill",
-        ids=IDS[:20],
-        ledger=ledger,
     )
     spent = {
         "ill": ledger.spent("d", "ill"),
@@ -250,7 +251,12 @@ def privatize_with_a_release_secret(folder: Path) -> Any:
     (folder / "key").write_text(hashlib.sha256(b"of the corpus").hexdigest() + "\n")
     ledger = opened(folder, key=f"file:{folder / 'key'}")
     return labels(
-        ldp.privatize(CODES, ldp.RandomizedResponse(K, 1.0), dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                CODES, classes=range(K), dataset="d", column="label", ids=IDS, ledger=ledger
+            ),
+            ldp.RandomizedResponse(K, 1.0),
+        )
     )
 
 
@@ -316,7 +322,18 @@ def aggregate_feature_sums(folder: Path) -> Any:
 def aggregate_peers(folder: Path) -> Any:
     query = Peer.of(PeerToPeer(0.1), [15] * 4, delta=1e-2)
     return answer(
-        ldp.aggregate(CODES % 2, query, GROUPS, dataset="d", ids=IDS, ledger=opened(folder))
+        ldp.aggregate(
+            ldp.PrivateLabels(
+                CODES % 2,
+                classes=range(query.n_classes),
+                dataset="d",
+                column="label",
+                ids=IDS,
+                ledger=opened(folder),
+            ),
+            query,
+            GROUPS,
+        )
     )
 
 

@@ -48,7 +48,10 @@ def problem():
     rng = np.random.default_rng(0)
     labels = rng.integers(K, size=N)
     x = torch.from_numpy(np.eye(K)[labels] * 3 + rng.normal(size=(N, K))).float()
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(K, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 2.0),
+    )
     return x, evidence_of(noisy)
 
 

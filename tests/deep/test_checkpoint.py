@@ -23,7 +23,8 @@ Y = (X[:, 0] > 0).long().numpy()
 def noisy(seed: int = 0) -> Any:
     return evidence_of(
         ldp.privatize(
-            Y, ldp.RandomizedResponse(2, 2.0), classes=range(2), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(Y, classes=range(2), noise=ldp.SeededNoise(seed)),
+            ldp.RandomizedResponse(2, 2.0),
         )
     )
 

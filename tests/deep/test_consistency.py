@@ -98,7 +98,10 @@ def test_predictions_are_averaged_over_epochs_from_the_first_one_on():
 def test_predictions_are_scaled_to_the_frequencies_that_noisy_labels_tell():
     frequencies = np.array([0.8, 0.2])
     labels = np.repeat([0, 1], [4000, 1000])
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 3.0),
+    )
     settings = Consistency(memory=0.0, own=False, temperature=1.0)
     found = Targets(settings, evidence_of(noisy), 2)
     rows = torch.arange(5000)
@@ -144,7 +147,10 @@ def test_a_mixture_of_losses_finds_the_rows_whose_label_is_right():
     """Predictions that are sure of a class: rows whose noisy label is another one have a large
     loss."""
     labels = np.repeat([0, 1, 2], 400)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 1.0),
+    )
     found = Targets(
         Consistency(memory=0.0, own="mixture", temperature=1.0, align=False), evidence_of(noisy), 3
     )
@@ -251,7 +257,8 @@ def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
     groups = np.repeat([0, 2], 6000)  # number 1 is empty
     labels = np.concatenate([np.repeat([0, 1], [4500, 1500]), np.repeat([1], 6000)])
     noisy = ldp.privatize(
-        labels, ldp.SubsetSelection(5, 2.0), noise=ldp.SeededNoise(0), classes=range(5)
+        ldp.PrivateLabels(labels, classes=range(5), noise=ldp.SeededNoise(0)),
+        ldp.SubsetSelection(5, 2.0),
     )
     votes = group_votes(groups, evidence_of(noisy), 5)
     wanted = torch.tensor([[0.75, 0.25, 0, 0, 0]] * 6000 + [[0, 1.0, 0, 0, 0]] * 6000)
@@ -271,7 +278,9 @@ def test_agreeing_rows_are_as_many_and_as_right_as_the_formula_says(right, e, tr
     labels = rng.integers(0, k, n)
     predicted = np.where(rng.random(n) < right, labels, (labels + rng.integers(1, k, n)) % k)
     law = ldp.RandomizedResponse(k, float(np.log(e)))
-    noisy = ldp.privatize(labels, law, noise=ldp.SeededNoise(1), classes=range(k))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(1)), law
+    )
     found = consensus(evidence_of(noisy), predicted, k)
     agree = (found.rest < 0).numpy()
     keep = e / (e + k - 1)
@@ -300,7 +309,9 @@ def test_agreeing_rows_are_as_many_and_as_right_as_the_formula_says(right, e, tr
 def test_an_output_of_any_law_agrees_with_the_classes_that_it_speaks_for(law):
     labels = np.arange(600) % 6
     prior = np.random.default_rng(0).dirichlet(np.ones(6), 600) if law.uses_prior else None
-    noisy = ldp.privatize(labels, law, prior=prior, noise=ldp.SeededNoise(0), classes=range(6))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(6), noise=ldp.SeededNoise(0)), law, prior=prior
+    )
     agree = (consensus(evidence_of(noisy), labels, 6).rest < 0).numpy()
     assert np.array_equal(agree, noisy.log_likelihood()[np.arange(600), labels] > -1e-5)
     assert 0.1 < agree.mean() < 1
@@ -500,7 +511,10 @@ def test_many_processes_are_refused_before_anything_is_charged():
 
 def test_a_table_of_likelihoods_is_evidence_too():
     X, y, _, _ = digits(60)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(10, 2.0),
+    )
     recipe = Recipe(epochs=1, consistency=Consistency(neighbours=5))
     nets = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
@@ -515,7 +529,10 @@ def test_a_table_of_likelihoods_is_evidence_too():
 
 def test_what_rows_share_teaches_more_than_each_row_alone():
     X, y, X_test, y_test = digits()
-    noisy = ldp.privatize(y, ldp.SubsetSelection(10, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.SubsetSelection(10, 1.0),
+    )
     right = {}
     for name, consistency in (("alone", None), ("shared", Consistency(neighbours=40))):
         torch.manual_seed(0)
@@ -538,11 +555,9 @@ def test_the_classifier_learns_so_in_two_stages():
         models.SmallConvNet,
         recipe=Recipe(epochs=8, average=0.98, consistency=Consistency(neighbours=40)),
         epsilon=2.0,
-        classes=range(10),
         n_stages=2,
-        noise=ldp.SeededNoise(0),
         random_state=0,
-    ).fit(X.numpy(), y)
+    ).fit(X.numpy(), ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)))
     assert model.score(X_test.numpy(), y_test) > 0.93
 
 
@@ -550,7 +565,10 @@ def trained(recipe, epsilon, held_out=0):
     """Test accuracy of each epoch and of what comes out, the share of the largest predicted class,
     for a small net on digits."""
     X, y, X_test, y_test = digits()
-    noisy = ldp.privatize(y, ldp.SubsetSelection(10, epsilon), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.SubsetSelection(10, epsilon),
+    )
     evidence, curve = evidence_of(noisy), []
     torch.manual_seed(0)
     net = torch.nn.Sequential(
@@ -615,7 +633,9 @@ def test_every_method_takes_every_law(name, kind):
     X, y, _, _ = digits(120)
     law = kind(10, 2.0)
     prior = np.random.default_rng(0).dirichlet(np.ones(10), 120) if law.uses_prior else None
-    noisy = ldp.privatize(y, law, prior=prior, noise=ldp.SeededNoise(0), classes=range(10))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)), law, prior=prior
+    )
     losses = []
     settings = getattr(Consistency, name)(warm_up=1, share=0.5, threshold=0.0)
     assert (settings.warm_up, settings.share, settings.threshold) == (1, 0.5, 0.0)
@@ -636,7 +656,10 @@ def test_every_method_takes_every_law(name, kind):
 def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree():
     """DenoiseSSL's labels, by k-means on the pixels; then a round of consensus retraining."""
     X, y, X_test, y_test = digits()
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(10, 1.0),
+    )
     flat, evidence = X.flatten(1).numpy(), evidence_of(noisy)
     clusters = find_clusters(flat, 20).assign(flat)
     kept = denoise(clusters, evidence, 10)

@@ -30,7 +30,12 @@ LABELS = torch.tensor([0, 5, 3, 3])
 def forms(n=4, k=6):
     """One form of each kind, of n rows."""
     noisy = {
-        law.name: ldp.privatize(np.arange(n) % k, law, noise=ldp.SeededNoise(0))
+        law.name: ldp.privatize(
+            ldp.PrivateLabels(
+                np.arange(n) % k, classes=range(law.n_classes), noise=ldp.SeededNoise(0)
+            ),
+            law,
+        )
         for law in (ldp.RandomizedResponse(k, 1.0), ldp.SubsetSelection(k, 0.5))
     }
     found = {name: evidence_of(each, form="compact") for name, each in noisy.items()}

@@ -545,7 +545,10 @@ def test_noisy_labels_are_checked():
         (noisy, {"unit": np.arange(N)}, "only with raw labels"),
         (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
         (
-            ldp.privatize(Y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)),
+            ldp.privatize(
+                ldp.PrivateLabels(Y, classes=range(K + 1), noise=ldp.SeededNoise(0)),
+                ldp.RandomizedResponse(K + 1, 1.0),
+            ),
             {},
             "declared classes",
         ),

@@ -138,6 +138,6 @@ def test_items_of_several_parts_are_told_where_to_say_which():
 )
 def test_label_dp_classifier_takes_no_datasets(given):
     with pytest.raises(ldp.InvalidInput, match="by itself takes Datasets"):
-        ldp.LabelDPClassifier(
-            classifier(noise=None), classes=range(K), noise=ldp.SeededNoise(0)
-        ).fit(given, Y)
+        ldp.LabelDPClassifier(classifier(noise=None)).fit(
+            given, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+        )

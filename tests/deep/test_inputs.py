@@ -247,7 +247,10 @@ def test_batches_in_another_order_are_refused():
 
 def evidence(n=N):
     labels = np.random.default_rng(0).integers(K, size=n)
-    return ldp.privatize(labels, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
+    return ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 1.0),
+    )
 
 
 def fitted(data, recipe=None, net=Mlp, **options):

@@ -36,7 +36,10 @@ def problem(n=3000, seed=0, epsilon=1.0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(K, size=n)
     x = np.eye(K)[labels] * 3 + rng.normal(size=(n, K))
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(K, epsilon), noise=ldp.SeededNoise(seed))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(K), noise=ldp.SeededNoise(seed)),
+        ldp.RandomizedResponse(K, epsilon),
+    )
     return torch.from_numpy(x).float(), labels, noisy
 
 
@@ -92,7 +95,8 @@ def test_images_are_scaled_augmented_and_kept_channels_last():
 
     x = torch.randint(0, 256, (33, 2, 8, 8), dtype=torch.uint8)
     noisy = ldp.privatize(
-        np.arange(33) % K, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(np.arange(33) % K, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 1.0),
     )
     generator = torch.Generator().manual_seed(0)
     train(
@@ -261,7 +265,10 @@ def test_a_lost_class_of_one_of_several_columns_is_won_back():
     columns = ldp.LabelColumns({"first": range(2), "second": range(K)})
     law = columns.law(6.0, "equal")
     both = ldp.privatize(
-        {"first": labels % 2, "second": labels}, law, classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(
+            {"first": labels % 2, "second": labels}, classes=columns, noise=ldp.SeededNoise(0)
+        ),
+        law,
     )
     form = column_evidence(both)
     assert isinstance(form, Heads)
@@ -288,7 +295,8 @@ def test_a_class_that_does_not_occur_is_not_won_back():
     some = labels < K - 1
     for seed in range(3):
         drawn = ldp.privatize(
-            labels[some], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(labels[some], classes=range(K), noise=ldp.SeededNoise(seed)),
+            ldp.RandomizedResponse(K, 1.0),
         )
         forms, steps = evidence_of(drawn), torch.Generator().manual_seed(0)
         nets = [

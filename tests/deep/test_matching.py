@@ -29,11 +29,8 @@ def noisy_of(order=ORDER, names=None):
     """Row j is that of item order[j]."""
     ids = order if names is None else names[order]
     return ldp.privatize(
-        Y[order],
+        ldp.PrivateLabels(Y[order], classes=range(K), ids=ids, noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(K, 6.0),
-        classes=range(K),
-        ids=ids,
-        noise=ldp.SeededNoise(0),
     )
 
 
@@ -83,10 +80,12 @@ def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_n
 SOME = RNG.permutation(N)[:120]
 # without ids
 FEW = ldp.privatize(
-    Y[SOME], ldp.RandomizedResponse(K, 6.0), classes=range(K), noise=ldp.SeededNoise(0)
+    ldp.PrivateLabels(Y[SOME], classes=range(K), noise=ldp.SeededNoise(0)),
+    ldp.RandomizedResponse(K, 6.0),
 )
 NUMBERS = ldp.privatize(
-    Y[SOME] / 1, ldp.RandomizedResponse(K, 6.0), classes=ldp.Grid(0, 2, 3), noise=ldp.SeededNoise(0)
+    ldp.PrivateLabels(Y[SOME] / 1, classes=ldp.Grid(0, 2, 3), noise=ldp.SeededNoise(0)),
+    ldp.RandomizedResponse(K, 6.0),
 )
 ITEMS, QUICK = TensorDataset(torch.from_numpy(X)), Recipe(epochs=1)
 GENERATOR = torch.Generator()
@@ -148,7 +147,11 @@ def test_what_lies_in_order_needs_no_ids_and_no_warning(expected):
     assert np.array_equal(model.predict_proba(X), expected)
     # ids are positions
     classifier().fit(
-        X[:100], ldp.privatize(Y, ldp.RandomizedResponse(K, 6.0), noise=ldp.SeededNoise(0))[:100]
+        X[:100],
+        ldp.privatize(
+            ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+            ldp.RandomizedResponse(K, 6.0),
+        )[:100],
     )
 
 

@@ -27,7 +27,8 @@ STEEP = {
 def trained(recipe, **options):
     """The net, what was told of each epoch, and what its net of the time predicted."""
     noisy = ldp.privatize(
-        Y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 1.0),
     )
     evidence, told, seen = evidence_of(noisy), [], []
     torch.manual_seed(0)
@@ -129,7 +130,8 @@ def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(tmp_path):
 
 def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused():
     noisy = ldp.privatize(
-        Y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 1.0),
     )
     model = TorchClassifier(lambda k: Mlp(K, k), recipe=Recipe(patience=2))
     for fit in (

@@ -46,14 +46,20 @@ def test_a_fitted_classifier_predicts_the_same_after_pickle_and_joblib(tmp_path)
         net,
         recipe=[Recipe(epochs=1, augment=unchanged), Recipe(epochs=1, average=0.9)],
         n_stages=2,
-        classes=range(3),
         validation_fraction=0.1,
-        dataset="pickled",
-        ledger=ldp.Ledger(tmp_path / "ledger.db"),
         folder=tmp_path / "fit",
         random_state=0,
         progress=noted,
-    ).fit(X, y)
+    ).fit(
+        X,
+        ldp.PrivateLabels(
+            y,
+            classes=range(3),
+            dataset="pickled",
+            column="label",
+            ledger=ldp.Ledger(tmp_path / "ledger.db"),
+        ),
+    )
     joblib.dump(model, tmp_path / "model.joblib")
     for kept in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
         assert np.array_equal(kept.predict_proba(X), model.predict_proba(X))

@@ -103,7 +103,8 @@ def test_flat_images_of_bytes_are_embedded_as_images():
 def test_noisy_labels_themselves_are_no_evidence():
     y = np.arange(20) % K
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, 1.0),
     )
     X, good = torch.rand(20, K), ldp.deep.evidence_of(noisy)
     recipe = Recipe(epochs=1, loss=likelihood_loss)

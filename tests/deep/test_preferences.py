@@ -73,7 +73,15 @@ def released(
 ) -> ldp.NoisyLabels:
     law, noise = ldp.RandomizedResponse(2, epsilon), ldp.SeededNoise(seed)
     return ldp.privatize(
-        preferred, law, ids=np.arange(len(people)), unit=people, max_rows_per_unit=2, noise=noise
+        ldp.PrivateLabels(
+            preferred,
+            classes=range(law.n_classes),
+            ids=np.arange(len(people)),
+            unit=people,
+            max_rows_per_unit=2,
+            noise=noise,
+        ),
+        law,
     )
 
 

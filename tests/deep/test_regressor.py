@@ -184,12 +184,15 @@ def test_errors_are_estimated_on_noisy_rows_that_were_held_out():
 def test_noisy_numbers_cost_nothing_and_bring_their_range(ledger):
     X, y = friedman(800)
     noisy = ldp.privatize(
-        y,
+        ldp.PrivateLabels(
+            y,
+            classes=ldp.Grid(*RANGE, points=32),
+            dataset="d",
+            column="label",
+            ids=np.arange(800),
+            ledger=ledger,
+        ),
         ldp.Threshold(32, 2.0),
-        classes=ldp.Grid(*RANGE, points=32),
-        dataset="d",
-        ledger=ledger,
-        ids=np.arange(800),
     )
     model = regressor(range=None, noise=None, ledger=ledger).fit(X, noisy, ids=np.arange(800))
     assert (
@@ -275,10 +278,8 @@ def test_noisy_numbers_score_a_search_and_a_cross_validation():
     """Noise and training are seeded: the scores are the same in every run."""
     X, y = friedman(900)
     noisy = ldp.privatize(
-        y,
+        ldp.PrivateLabels(y, classes=ldp.Grid(*RANGE, points=16), noise=ldp.SeededNoise(0)),
         ldp.laws.SquareWave(16, 3.0),
-        classes=ldp.Grid(*RANGE, points=16),
-        noise=ldp.SeededNoise(0),
     )
     still, quick = (Recipe(epochs=3, rate=rate, precision="float32") for rate in (1e-9, 0.01))
     model = regressor(range=None, noise=None, recipe=quick)

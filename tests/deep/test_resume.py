@@ -247,7 +247,12 @@ OTHER = {
     "validation": lambda X, y: ({"validation_fraction": 0.1}, {}),
     "noisy labels": lambda X, y: (
         {},
-        {"y": ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))},
+        {
+            "y": ldp.privatize(
+                ldp.PrivateLabels(y, classes=range(K), noise=ldp.SeededNoise(0)),
+                ldp.RandomizedResponse(K, 1.0),
+            )
+        },
     ),
 }
 
@@ -493,7 +498,10 @@ def test_half_files_are_removed_and_a_folder_in_use_is_left_alone(tmp_path):
 
 
 def test_noisy_labels_are_trained_on_once(tmp_path):
-    noisy = ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+        ldp.SubsetSelection(K, 2.0),
+    )
     options = {"ledger": None, "validation_fraction": 0.2}
     first = classifier(tmp_path, **options).fit(X, noisy)
     second = classifier(tmp_path, **options).fit(X, noisy)

@@ -425,8 +425,8 @@ def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module,
 def test_a_net_that_returns_logits_is_not_warned_of(module):
     """Log-probabilities are logits, too: their softmax is the same."""
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    TorchClassifier(module, classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0)).fit(
-        X, y
+    TorchClassifier(module, recipe=Recipe(**QUICK)).fit(
+        X, ldp.PrivateLabels(y, classes=range(K), noise=ldp.SeededNoise(0))
     )
 
 

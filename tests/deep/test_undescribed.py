@@ -193,13 +193,11 @@ def written(folder, way, labels):
         parts["maker"],
         recipe=(recipe, replace(recipe, rate=0.04)),
         n_stages=2,
-        classes=range(K),
         validation_fraction=0.4,
-        noise=ldp.SeededNoise(0),
         random_state=0,
         folder=folder / "fit",
         progress=told.append,
-    ).fit(X, labels)
+    ).fit(X, ldp.PrivateLabels(labels, classes=range(K), noise=ldp.SeededNoise(0)))
     return {"epochs": repr(told).encode()} | {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -47,7 +47,10 @@ class Table(nn.Module):
 def released(law=None, labels=None):
     law = ldp.RandomizedResponse(5, 2.0) if law is None else law
     return ldp.privatize(
-        RATINGS if labels is None else labels, law, classes=range(1, 6), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(
+            RATINGS if labels is None else labels, classes=range(1, 6), noise=ldp.SeededNoise(0)
+        ),
+        law,
     )
 
 
@@ -137,7 +140,8 @@ def test_a_rare_class_that_is_ranked_well_is_no_misfit():
     """The constant is nearly always right; the log-loss decides."""
     y = np.arange(40_000) % 50 == 0
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 4.0), classes=[False, True], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=[False, True], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 4.0),
     )
     proba = np.where(y, 0.55, np.where(np.arange(40_000) % 40 == 1, 0.51, 0.001))
     proba = np.stack([1 - proba, proba], 1)
@@ -148,7 +152,8 @@ def test_a_rare_class_that_is_ranked_well_is_no_misfit():
 def test_where_the_log_loss_does_not_tell_the_accuracy_does():
     y = np.arange(40_000) % 2
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 4.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 4.0),
     )
     # more often wrong than right, and as sure on average
     of_true = np.where(np.arange(40_000) % 10 < 6, 0.49, 0.5153)

@@ -115,7 +115,9 @@ def test_marginals_of_the_posterior_are_bayes_rule_under_the_prior():
     weights = {TWO.names[1]: np.array([[0.7, 0.2, 0.1]] * 300)}
     labels = dict(zip(TWO.names, (["no", "yes", "yes"] * 100, [1, 2, 3] * 100), strict=True))
     law = TWO.law(2.0, "joint", "rr-with-prior")
-    noisy = ldp.privatize(labels, law, classes=TWO, prior=weights, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=TWO, noise=ldp.SeededNoise(0)), law, prior=weights
+    )
     prior, block = TWO.prior(weights)(np.arange(300)), noisy.blocks[0]
     for row in range(0, 300, 37):
         table = law.table({name: value[row] for name, value in block.side.items()})
@@ -129,19 +131,15 @@ def test_marginals_of_the_posterior_are_bayes_rule_under_the_prior():
         noisy[TWO.names[0]]
     with pytest.raises(InvalidInput, match="of 300 rows"):
         ldp.privatize(
-            labels,
+            ldp.PrivateLabels(labels, classes=TWO, noise=ldp.SeededNoise(0)),
             law,
-            classes=TWO,
             prior={TWO.names[1]: np.ones((301, 3))},
-            noise=ldp.SeededNoise(0),
         )
     with pytest.raises(InvalidInput, match="for one"):
         ldp.privatize(
-            [0, 1],
+            ldp.PrivateLabels([0, 1], classes=[0, 1], noise=ldp.SeededNoise(0)),
             ldp.RRWithPrior(2, 1.0),
-            classes=[0, 1],
             prior={"a": [1, 2]},
-            noise=ldp.SeededNoise(0),
         )
 
 
@@ -263,7 +261,9 @@ def packed(law):
     """The evidence of 60 rows, and its bytes."""
     rng = np.random.default_rng(0)
     labels = {"a": rng.choice(["no", "yes"], 60), "b": rng.integers(5, size=60)}
-    (block,) = ldp.privatize(labels, law, classes=MIXED, noise=ldp.SeededNoise(0)).blocks
+    (block,) = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=MIXED, noise=ldp.SeededNoise(0)), law
+    ).blocks
     raw = pack(law, block.outputs, block.side)
     assert (unpack(law, raw)[0] == block.outputs).all()
     return block, raw

@@ -163,11 +163,10 @@ def test_what_is_no_finite_number_is_refused_before_the_charge(name: str, tmp_pa
     ledger = ldp.Ledger(f"{tmp_path}/ledger.db")
     with pytest.raises(ldp.InvalidInput) as error:
         ldp.privatize(
-            labels,
+            ldp.PrivateLabels(
+                labels, classes=ldp.Grid(0, 1e5, 5), dataset="pay", column="label", ledger=ledger
+            ),
             ldp.RandomizedResponse(5, 1.0),
-            classes=ldp.Grid(0, 1e5, 5),
-            dataset="pay",
-            ledger=ledger,
         )
     assert said in str(error.value)
     assert "31415" not in str(error.value)
@@ -177,11 +176,10 @@ def test_what_is_no_finite_number_is_refused_before_the_charge(name: str, tmp_pa
 def test_noisy_labels_keep_the_grid_through_files_and_selection(tmp_path: object) -> None:
     grid = ldp.Grid(0, 1, 9)
     noisy = ldp.privatize(
-        np.linspace(-1, 2, 50),
+        ldp.PrivateLabels(
+            np.linspace(-1, 2, 50), classes=grid, ids=np.arange(50), noise=ldp.SeededNoise(1)
+        ),
         ldp.SubsetSelection(9, 2.0),
-        classes=grid,
-        ids=np.arange(50),
-        noise=ldp.SeededNoise(1),
     )
     noisy.save(f"{tmp_path}/noisy.parquet")
     back = ldp.NoisyLabels.load(f"{tmp_path}/noisy.parquet")
@@ -195,7 +193,8 @@ def test_noisy_labels_keep_the_grid_through_files_and_selection(tmp_path: object
 
 def test_a_grid_that_does_not_match_its_classes_is_refused(tmp_path: object) -> None:
     noisy = ldp.privatize(
-        [0.1], ldp.RandomizedResponse(3, 2.0), classes=ldp.Grid(0, 1, 3), noise=ldp.SeededNoise(1)
+        ldp.PrivateLabels([0.1], classes=ldp.Grid(0, 1, 3), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(3, 2.0),
     )
     table = noisy.to_table()
     key = next(iter(table.schema.metadata))

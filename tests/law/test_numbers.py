@@ -57,7 +57,9 @@ def test_the_distribution_of_a_number_is_learned_from_thresholds() -> None:
     estimates P[at least t] within 6 sigma."""
     grid, eps, n = ldp.Grid(0, 1, 9), 1.0, 40_000
     values = np.random.default_rng(1).beta(2, 5, n)
-    noisy = ldp.privatize(values, ldp.Threshold(9, eps), classes=grid, noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(values, classes=grid, noise=ldp.SeededNoise(5)), ldp.Threshold(9, eps)
+    )
     (block,) = noisy.blocks
     t = 9 - unpack_sets(block.side["split"], 9).sum(axis=1)
     yes = (block.outputs == block.side["split"]).all(axis=1)
@@ -193,7 +195,9 @@ def test_weights_of_a_square_wave_estimate_frequencies_and_a_mean_loss() -> None
     """Unbiased: 6 standard errors (false alarm 2e-9 each, two-sided); the noise is seeded."""
     grid, n = ldp.Grid(0, 1, 16), 40_000
     values = np.random.default_rng(1).beta(2, 5, n)
-    noisy = ldp.privatize(values, SquareWave(16, 1.0), classes=grid, noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(values, classes=grid, noise=ldp.SeededNoise(5)), SquareWave(16, 1.0)
+    )
     points = np.asarray(grid)
     for losses in ((points - 0.3) ** 2, points, (points > 0.5) * 1.0):
         found = noisy.debias(np.broadcast_to(losses, (n, 16)))
@@ -296,7 +300,9 @@ def test_released_numbers_are_unbiased() -> None:
             law.sample(np.full(n, code, np.int32), CounterWords(np.arange(n), seed=code), {})
         ]
         assert abs(drawn.mean() - label) < norm.isf(0.5e-7) * drawn.std() / np.sqrt(n)
-    noisy = ldp.privatize(np.repeat(grid, 4000), law, classes=grid, noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(np.repeat(grid, 4000), classes=grid, noise=ldp.SeededNoise(1)), law
+    )
     assert noisy.released().dtype == np.float64 and set(noisy.released()) <= set(numbers)
     assert abs(noisy.released().mean() - 50) < norm.isf(0.5e-7) * noisy.released().std() / np.sqrt(
         20_000
@@ -345,7 +351,9 @@ def test_numbers_need_evenly_spaced_classes(classes: list) -> None:
     with pytest.raises(ldp.InvalidInput, match="evenly spaced"):
         law.released(classes)
     with pytest.raises(ldp.InvalidInput, match="evenly spaced"):
-        ldp.privatize([classes[0]], law, classes=classes, noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            ldp.PrivateLabels([classes[0]], classes=classes, noise=ldp.SeededNoise(0)), law
+        )
     assert law.released([1, 2, 3]) == law.released(ldp.Grid(1, 3, points=3))
 
 

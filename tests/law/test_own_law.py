@@ -176,9 +176,9 @@ def test_its_name_is_known_everywhere_in_python(
     code, said, _ = run("plan", "--classes", 7, "--epsilon", "1,2", "--law", "wheel")
     assert code == 0 and "wheel" in said
     with pytest.raises(ldp.InvalidInput, match="does not read it"):
-        ldp.LabelDPClassifier(
-            LogisticRegression(), classes=range(7), law="wheel", prior=np.ones((1200, 7))
-        ).fit(X, LABELS)
+        ldp.LabelDPClassifier(LogisticRegression(), law="wheel", prior=np.ones((1200, 7))).fit(
+            X, ldp.PrivateLabels(LABELS, classes=range(7))
+        )
     with pytest.raises(ldp.InvalidInput, match="uses the prior"):
         ldp.ReleaseSpec("day", DAYS, 2.0, law="wheel", prior=DAYS)
 
@@ -239,9 +239,12 @@ def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp
         3,
     ):
         with pytest.raises(ldp.InvalidInput):
-            ldp.LabelDPClassifier(
-                LogisticRegression(), classes=range(7), law=text, dataset="b", ledger=ledger
-            ).fit(X, LABELS)
+            ldp.LabelDPClassifier(LogisticRegression(), law=text).fit(
+                X,
+                ldp.PrivateLabels(
+                    LABELS, classes=range(7), dataset="b", column="label", ledger=ledger
+                ),
+            )
         with pytest.raises(ldp.InvalidInput):
             ldp.ReleaseSpec("day", DAYS, 1.0, law=text)
     assert [run.dataset for run in ledger.runs()] == ["a"]
@@ -314,11 +317,15 @@ def test_what_costs_more_than_it_claims_is_refused_before_the_charge(
         pytest.raises(ldp.InvalidInput, match=r"contract|registered"),
     )
     with expected:
-        ldp.privatize(labels, law, classes=classes, dataset="a", ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(labels, classes=classes, dataset="a", column="label", ledger=ledger),
+            law,
+        )
     with expected:
-        ldp.LabelDPClassifier(
-            LogisticRegression(), epsilon=1.0, classes=classes, law=law, dataset="a", ledger=ledger
-        ).fit(X, labels)
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law).fit(
+            X,
+            ldp.PrivateLabels(labels, classes=classes, dataset="a", column="label", ledger=ledger),
+        )
     declared = [*DAYS, *map(str, range(n_classes - 7))]
     with expected:
         ldp.release(
@@ -406,7 +413,12 @@ def test_a_law_keeps_the_name_that_it_was_registered_by(
     law = wheel(7, 1.0)
     monkeypatch.setattr(wheel, "name", "other")
     with pytest.raises(ldp.InvalidInput, match="registered"):
-        ldp.privatize(LABELS, law, dataset="a", ledger=ledger)
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=range(law.n_classes), dataset="a", column="label", ledger=ledger
+            ),
+            law,
+        )
     with pytest.raises(ldp.InvalidInput, match="keep the name"):
         ldp.ReleaseSpec("day", DAYS, 1.0, law="wheel")
     assert list(ledger.runs()) == []

@@ -107,7 +107,9 @@ def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
     )
     y = rng.choice(np.array(grid), 30)
     noisy = ldp.privatize(
-        y, PriorBins(21, epsilon), classes=grid, prior=prior, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)),
+        PriorBins(21, epsilon),
+        prior=prior,
     )
     (block,) = noisy.blocks
     middles = (np.array(grid)[1:] + np.array(grid)[:-1]) / 2
@@ -127,7 +129,9 @@ def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
 def test_rows_with_a_bin_for_each_class_have_unbiased_weights() -> None:
     law, prior = PriorBins(4, 4.0, "information"), np.array([[1.0, 1, 1, 1], [9.0, 0.01, 0.01, 9]])
     noisy = ldp.privatize(
-        [0, 3] * 50, law, classes=range(4), prior=np.tile(prior, (50, 1)), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels([0, 3] * 50, classes=range(4), noise=ldp.SeededNoise(0)),
+        law,
+        prior=np.tile(prior, (50, 1)),
     )
     single = law.counts(noisy.blocks[0].side) == 4
     assert single.any() and not single.all() and (noisy.invertible == single).all()
@@ -145,11 +149,9 @@ def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
     of bins."""
     law, rng = PriorBins(k, 4.0), np.random.default_rng(0)
     noisy = ldp.privatize(
-        rng.integers(k, size=60),
+        ldp.PrivateLabels(rng.integers(k, size=60), classes=range(k), noise=ldp.SeededNoise(0)),
         law,
-        classes=range(k),
         prior=rng.dirichlet(np.full(k, 0.5), 60),
-        noise=ldp.SeededNoise(0),
     )
     (block,) = noisy.blocks
     raw, width = pack(law, block.outputs, block.side), block.outputs.shape[1]
@@ -176,7 +178,8 @@ def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
 def test_unlike_a_threshold_it_has_no_unbiased_weights() -> None:
     y = np.arange(200) % 9
     noisy = ldp.privatize(
-        y, PriorBins(9, 2.0), classes=ldp.Grid(0, 8, points=9), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 8, points=9), noise=ldp.SeededNoise(0)),
+        PriorBins(9, 2.0),
     )
     assert not noisy.invertible.any() and noisy.blocks[0].law.kind == Threshold(9, 2.0).kind
     # by maximum likelihood
@@ -196,7 +199,9 @@ def test_unlike_a_threshold_it_has_no_unbiased_weights() -> None:
     ids=repr,
 )
 def test_evidence_of_no_class_is_refused(law: ldp.Law) -> None:
-    noisy = ldp.privatize(np.arange(40) % 5, law, classes=range(5), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(np.arange(40) % 5, classes=range(5), noise=ldp.SeededNoise(0)), law
+    )
     (block,) = noisy.blocks
     raw = pack(law, block.outputs, block.side)
     assert len(unpack(law, raw)[0]) == 40

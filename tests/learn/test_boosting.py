@@ -95,7 +95,8 @@ def test_the_gradient_is_that_of_the_likelihood(k, law):
 @pytest.mark.parametrize("epsilon", [1e-6, 60.0, 700.0])
 def test_extreme_epsilons_give_finite_steps(k, epsilon):
     noisy = ldp.privatize(
-        np.arange(60) % k, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(np.arange(60) % k, classes=range(k), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(k, epsilon),
     )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     for scores in (
@@ -110,7 +111,8 @@ def test_extreme_epsilons_give_finite_steps(k, epsilon):
 @pytest.mark.parametrize("epsilon", [0.5, 4.0, 60.0])
 def test_steps_of_two_classes_are_exact_however_sure_the_model(epsilon):
     noisy = ldp.privatize(
-        np.arange(80) % 2, ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(np.arange(80) % 2, classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, epsilon),
     )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = np.linspace(-30, 30, 80)
@@ -147,7 +149,10 @@ def test_probabilities_are_those_of_the_documented_formula(library, k):
     X, y, X_test, _ = table(k, n=3000)
     # rare classes, for which the factor is not 1
     y = np.where((y > 0) & (np.arange(len(y)) % 4 > 0), 0, y)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(k, 1.0),
+    )
     model = ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=20), random_state=0).fit(X, noisy)
     trees, start, factor = (
         model.estimator_.estimator_,
@@ -179,7 +184,10 @@ def test_probabilities_are_those_of_the_documented_formula(library, k):
 @each
 def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
     X, y, X_test, y_test = table(5, n=6000)
-    noisy = ldp.privatize(y, ldp.SubsetSelection(5, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(5), noise=ldp.SeededNoise(0)),
+        ldp.SubsetSelection(5, 1.0),
+    )
     ours = ldp.LabelDPClassifier(LIBRARIES[library](), random_state=0).fit(X, noisy)
     hard = ldp.LabelDPClassifier(LIBRARIES[library](), correction="none", random_state=0).fit(
         X, noisy
@@ -196,7 +204,10 @@ def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
 @each
 def test_more_rounds_do_not_ruin_a_model(library):
     X, y, X_test, y_test = table(4)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(4), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(4, 1.0),
+    )
     few, many = (
         ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=rounds), random_state=0).fit(X, noisy)
         for rounds in (60, 600)
@@ -225,7 +236,10 @@ def test_columns_of_categories_and_gaps_are_the_librarys(library):
 @each
 def test_a_fitted_model_is_pickled_without_its_rows(library):
     X, y, X_test, _ = table(3)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 2.0),
+    )
     model = ldp.LabelDPClassifier(
         make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0
     ).fit(X, noisy)
@@ -282,7 +296,10 @@ def test_trees_see_four_columns_or_all_where_there_are_fewer(library):
 
 def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
     X, y, _, _ = table(2)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     heard = []
     told = type(
         "Told",
@@ -312,7 +329,10 @@ def test_the_rounds_are_those_that_were_made(library, held):
     """Under much noise LightGBM finds no further split; that held-out rows do not speak against
     more rounds makes none."""
     X, y, _, _ = table(3, 1000)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 0.5), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 0.5),
+    )
     model = LikelihoodBoosting(LIBRARIES[library](n_estimators=300))
     told = {"held_out": (X[:200], noisy[:200].log_likelihood())} if held else {}
     fitted = model.fit_likelihood(X[200:], noisy[200:].log_likelihood(), **told).estimator_
@@ -354,7 +374,10 @@ def test_xgboost_takes_labels_of_which_noise_left_a_class_out(steps, correction,
 def test_a_metric_of_xgboosts_changes_nothing():
     """Many set one to silence old versions; on labels that say nothing it would measure nothing."""
     X, y, _, _ = table(2)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     plain, measured = (
         {"n_jobs": 1, "early_stopping_rounds": 4} | more
         for more in ({}, {"eval_metric": ["auc", "logloss"]})
@@ -394,10 +417,8 @@ def test_without_a_column_to_split_the_frequencies_are_the_model(library, column
     n = 400 if columns == "constant" else 15
     X = np.zeros((n, 2)) if columns == "constant" else np.random.default_rng(0).normal(size=(n, 2))
     noisy = ldp.privatize(
-        np.arange(n) % 4 == 0,
+        ldp.PrivateLabels(np.arange(n) % 4 == 0, classes=[False, True], noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(2, 8.0),
-        classes=[False, True],
-        noise=ldp.SeededNoise(0),
     )
     fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
     assert "Fatal" not in capfd.readouterr().err  # which LightGBM prints whatever its settings
@@ -423,10 +444,8 @@ def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
     elif columns == "gaps":
         X[:, 0] = np.nan
     noisy = ldp.privatize(
-        np.arange(n) < 25,
+        ldp.PrivateLabels(np.arange(n) < 25, classes=[False, True], noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(2, 8.0),
-        classes=[False, True],
-        noise=ldp.SeededNoise(0),
     )
     fitted = exact_learner(LIBRARIES["lightgbm"]()).fit_likelihood(X, noisy.log_likelihood())
     p = fitted.predict_proba(X)[:, 1]
@@ -436,7 +455,10 @@ def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
 @pytest.mark.parametrize("name", _boosting.EARLY_STOPPING)
 def test_early_stopping_goes_by_every_name_that_lightgbm_has(name):
     X, y, _, _ = table(2, n=2000)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 200, "verbose": -1}
     fitted = (
         ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), random_state=0)

@@ -175,7 +175,10 @@ def test_random_state_never_drives_noise_or_partition():
 
 
 def test_noisy_labels_cost_nothing_and_score_without_truth():
-    noisy = ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
+        ldp.SubsetSelection(K, 2.0),
+    )
     model = classifier().fit(X[:1500], noisy[:1500])
     assert model.privacy_ == noisy.privacy
     assert model.stages_ == ()
@@ -183,7 +186,10 @@ def test_noisy_labels_cost_nothing_and_score_without_truth():
 
 
 def test_grid_search_on_noisy_labels():
-    noisy = ldp.privatize(Y, ldp.RandomizedResponse(K, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(K, 2.0),
+    )
     grid = {"estimator__var_smoothing": [1e-9, 100.0]}
     for scoring in (
         None,
@@ -242,7 +248,13 @@ def test_a_score_on_rows_that_were_learned_from_warns():
     kept.score(X[parts["validation"]], kept.noisy_labels_[parts["validation"]])
     half = classifier().fit(X[:1000], noisy[:1000])
     half.score(X[1000:], noisy[1000:])
-    half.score(X, ldp.privatize(Y, ldp.SubsetSelection(K, 1.0), noise=ldp.SeededNoise(5)))
+    half.score(
+        X,
+        ldp.privatize(
+            ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(5)),
+            ldp.SubsetSelection(K, 1.0),
+        ),
+    )
 
 
 @pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf], ids=str)
@@ -365,7 +377,8 @@ def test_mean_probabilities_are_the_known_rates(estimator) -> None:
     X = rng.normal(size=(4000, 3))
     y = np.where(X[:, 0] + 0.3 * rng.normal(size=4000) > 1.7, "yes", "no")
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), classes=["no", "yes"], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=["no", "yes"], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 1.0),
     )
     means = [
         ldp.LabelDPClassifier(estimator, class_prior=rates, random_state=0)
@@ -408,14 +421,16 @@ def test_catboost_learns_by_expectation_maximisation(
             "allow_writing_files": False,
         }
         model = ldp.LabelDPClassifier(
-            # a list would be copied, and could not be cloned
             catboost.CatBoostClassifier(cat_features=("h",), **settings),
             epsilon=1.0,
-            classes=list("wxyz")[:n_classes],
             correction=correction,
-            noise=ldp.SeededNoise(0),
             random_state=0,
-        ).fit(frame[:2000], names[:2000])
+        ).fit(
+            frame[:2000],
+            ldp.PrivateLabels(
+                names[:2000], classes=list("wxyz")[:n_classes], noise=ldp.SeededNoise(0)
+            ),
+        )
         proba = model.predict_proba(frame[2000:])
         np.testing.assert_allclose(proba.sum(axis=1), 1)
         loss = float(-np.log(proba[np.arange(1000), y[2000:]]).mean())
@@ -554,7 +569,8 @@ def test_rates_that_cannot_be_or_cannot_be_asked_for_are_refused_before_a_charge
 def test_noisy_labels_are_not_asked_for_rates() -> None:
     X, y = rare(400)
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 1.0),
     )
     with pytest.raises(ldp.InvalidInput, match="which asks raw labels"):
         ldp.LabelDPClassifier(LogisticRegression(), class_prior=HistogramPrior(0.1)).fit(X, noisy)
@@ -617,11 +633,7 @@ def test_labels_of_another_order_by_their_index_are_warned_of_before_the_charge(
         model.fit(frame, labels)
         # an index that says something else is none of the frame's
         shifted = labels.set_axis(np.arange(300) + 1)
-        ldp.LabelDPClassifier(
-            LogisticRegression(),
-            epsilon=2.0,
-            classes=[0, 1],
-            dataset="e",
-            column="ill",
-            ledger=ledger,
-        ).fit(frame, shifted)
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0).fit(
+            frame,
+            ldp.PrivateLabels(shifted, classes=[0, 1], dataset="e", column="ill", ledger=ledger),
+        )

@@ -90,8 +90,8 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
     X = np.repeat([[0.0], [5.0]], 50, axis=0)
     prior = find_clusters(X, 6)
     assert len(np.unique(prior.assign(X))) == 2
-    model = NoiseCluster(epsilon=1.0, n_clusters=6, classes=[0, 1], noise=ldp.SeededNoise(0)).fit(
-        X, np.repeat([0, 1], 50)
+    model = NoiseCluster(epsilon=1.0, n_clusters=6).fit(
+        X, ldp.PrivateLabels(np.repeat([0, 1], 50), classes=[0, 1], noise=ldp.SeededNoise(0))
     )
     assert model.score(X, np.repeat([0, 1], 50)) == 1.0
     assert (model.failure_[model.aggregate_.n_rows == 0] == 0.5).all()
@@ -201,7 +201,9 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(tmp_path, ledg
     ).fit(X, Y)
     noisy = model.noisy_labels_
     noisy.save(tmp_path / "noisy.parquet")
-    other = ldp.privatize(Y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
+    other = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(K), noise=None), ldp.RandomizedResponse(K, 0.25)
+    )
     for each in (
         noisy,
         noisy[:10],
@@ -258,12 +260,10 @@ def test_no_charge_is_made_where_the_second_could_not_follow(tmp_path, budget, i
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
         ldp.privatize(
-            Y,
+            ldp.PrivateLabels(
+                Y, classes=range(K), dataset="people", column="label", ids=ids, ledger=ledger
+            ),
             ldp.RandomizedResponse(K, 0.2),
-            classes=range(K),
-            dataset="people",
-            ids=ids,
-            ledger=ledger,
         )
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
         classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, Y, ids=ids)
@@ -496,7 +496,9 @@ def test_a_ledger_knows_nothing_of_what_an_embedder_holds(wrap):
 
 
 def test_groups_that_are_gone_are_not_guessed(ledger):
-    model = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger).fit(X, Y)
+    model = NoiseCluster(n_clusters=4).fit(
+        X, ldp.PrivateLabels(Y, classes=range(K), dataset="people", column="label", ledger=ledger)
+    )
     (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
     with pytest.raises(ldp.LedgerError, match="Restore"):
         model.fit(X, Y)
@@ -513,9 +515,9 @@ def test_groups_that_are_gone_are_not_guessed(ledger):
 )
 def test_votes_label_clusters_where_rows_say_nothing(estimator):
     names = np.array(["north", "east", "south", "west"])
-    model = NoiseCluster(
-        estimator, epsilon=0.05, n_clusters=K, classes=names, noise=ldp.SeededNoise(0)
-    ).fit(X, names[Y])
+    model = NoiseCluster(estimator, epsilon=0.05, n_clusters=K).fit(
+        X, ldp.PrivateLabels(names[Y], classes=names, noise=ldp.SeededNoise(0))
+    )
     assert model.score(X, names[Y]) > 0.95
     assert set(model.predict(X[:50])) <= set(names)
     assert set(model.cluster_classes_) == set(names)
@@ -589,22 +591,35 @@ def test_wrong_votes_are_refused(settings, message, tmp_path):
 )
 def test_what_cannot_learn_classes_is_refused_before_a_charge(ledger, estimator, message):
     with pytest.raises(ldp.InvalidInput, match=message):
-        NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, Y)
+        NoiseCluster(estimator).fit(
+            X,
+            ldp.PrivateLabels(Y, classes=range(K), dataset="people", column="label", ledger=ledger),
+        )
     for correction in ("auto", "em"):
         with pytest.raises(ldp.InvalidInput, match=message):
-            ldp.LabelDPClassifier(
-                estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people"
-            ).fit(X, Y)
+            ldp.LabelDPClassifier(estimator, correction=correction).fit(
+                X,
+                ldp.PrivateLabels(
+                    Y, classes=range(K), dataset="people", column="label", ledger=ledger
+                ),
+            )
     assert not ledger.runs()
 
 
 def test_raw_labels_only():
-    noisy = ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
+        ldp.SubsetSelection(K, 2.0),
+    )
     with pytest.raises(ldp.InvalidInput, match="LabelDPClassifier"):
-        NoiseCluster(classes=range(K)).fit(X, noisy)
+        NoiseCluster().fit(X, noisy)
     with pytest.raises(ldp.InvalidInput, match="privatizes"):
-        ldp.LabelDPClassifier(NoiseCluster(), classes=range(K), correction="em").fit(X, Y)
-    model = NoiseCluster(epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, Y)
+        ldp.LabelDPClassifier(NoiseCluster(), correction="em").fit(
+            X, ldp.PrivateLabels(Y, classes=range(K))
+        )
+    model = NoiseCluster(epsilon=1.0).fit(
+        X, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+    )
     assert abs(model.score(X, noisy) - model.score(X, Y)) < 0.1
     assert model.score(X, noisy, sample_weight=np.ones(len(Y))) == pytest.approx(
         model.score(X, noisy)
@@ -618,9 +633,9 @@ def test_a_wrong_vote_is_as_rare_as_it_says():
     y = np.repeat([0, 1], 40)
     wrong, stated = 0, 0.0
     for seed in range(400):
-        model = NoiseCluster(
-            epsilon=0.1, n_clusters=2, classes=[0, 1], noise=ldp.SeededNoise(seed)
-        ).fit(X, y)
+        model = NoiseCluster(epsilon=0.1, n_clusters=2).fit(
+            X, ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(seed))
+        )
         wrong += int((model.predict(X[[0, -1]]) != [0, 1]).sum())
         stated = float(model.failure(1.0).mean())
     assert binom.ppf(MISTAKE, 800, stated) <= wrong <= binom.isf(MISTAKE, 800, stated)
@@ -659,11 +674,9 @@ def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
     groups = np.repeat(np.arange(400), 100)
     labels = (rng.random((len(groups), 1)) > true[groups].cumsum(axis=1)).sum(axis=1).clip(max=9)
     answer = ldp.aggregate(
-        labels,
+        ldp.PrivateLabels(labels, classes=range(10), noise=ldp.SeededNoise(0)),
         ldp.aggregates.Histogram(10, 0.4, 400),
         groups,
-        classes=range(10),
-        noise=ldp.SeededNoise(0),
     )
     positive = np.maximum(answer.values, 0.0)
     clamped, projected = (

@@ -46,9 +46,9 @@ def test_boosting_that_finds_no_split_for_a_rare_class_says_so(library):
     X = rng.normal(size=(20_000, 6))
     y = (rng.random(20_000) < expit(X @ [0.6, 0.5, -0.4, 0, 0, 0] - 5.55)).astype(int)
     model, said = told(
-        lambda: ldp.LabelDPClassifier(
-            kind(n_jobs=1), classes=[0, 1], noise=SEED, random_state=0
-        ).fit(X, y)
+        lambda: ldp.LabelDPClassifier(kind(n_jobs=1), random_state=0).fit(
+            X, ldp.PrivateLabels(y, classes=[0, 1], noise=SEED)
+        )
     )
     assert np.ptp(model.predict_proba(X), axis=0).max() == 0
     assert len(said) == 1 and "nearly the same for each of 20,000 training rows" in said[0]
@@ -88,7 +88,11 @@ def test_tables_of_counts_name_a_constant_model_and_a_constant_student():
     )
     asked = Groupings(rows, by=["a", "b"])
     tables = asked.tables(
-        ldp.aggregate(y, asked.query(2, epsilon=1.0), asked.groups, classes=[0, 1], noise=SEED)
+        ldp.aggregate(
+            ldp.PrivateLabels(y, classes=[0, 1], noise=SEED),
+            asked.query(2, epsilon=1.0),
+            asked.groups,
+        )
     )
     assert told(lambda: CountsClassifier().fit(rows, tables))[1] == []
     assert len(told(lambda: CountsClassifier(student=DummyClassifier()).fit(rows, tables))[1]) == 1
@@ -101,8 +105,8 @@ def test_numbers_are_compared_by_their_mean():
 
     def fit(estimator):
         return told(
-            lambda: ldp.LabelDPRegressor(estimator, range=(0, 100), noise=SEED, random_state=0).fit(
-                X, y
+            lambda: ldp.LabelDPRegressor(estimator, random_state=0).fit(
+                X, ldp.PrivateLabels(y, range=(0, 100), noise=SEED)
             )
         )[1]
 
@@ -124,13 +128,8 @@ def test_a_model_that_tells_a_few_rows_apart_is_not_constant():
     X[np.arange(1, 2000, 5)] = 1.0  # none of the thousand rows that are looked at first
     model, said = told(
         lambda: ldp.LabelDPClassifier(
-            DecisionTreeClassifier(max_depth=1),
-            epsilon=8.0,
-            correction="em",
-            classes=[0, 1],
-            noise=SEED,
-            random_state=0,
-        ).fit(X, X[:, 0].astype(int))
+            DecisionTreeClassifier(max_depth=1), epsilon=8.0, correction="em", random_state=0
+        ).fit(X, ldp.PrivateLabels(X[:, 0].astype(int), classes=[0, 1], noise=SEED))
     )
     assert model.predict_proba(np.ones((1, 1)))[0, 1] > 0.9 and said == []
 

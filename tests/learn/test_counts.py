@@ -301,11 +301,19 @@ def test_the_label_column_is_no_group():
         with pytest.raises(
             ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
-            ldp.aggregate(y, query, groups, column="bought", noise=SEED)
+            ldp.aggregate(
+                ldp.PrivateLabels(y, classes=range(query.n_classes), column="bought", noise=SEED),
+                query,
+                groups,
+            )
         with pytest.raises(
             ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
-            ldp.aggregate(rows["bought"], query, groups, noise=SEED)
+            ldp.aggregate(
+                ldp.PrivateLabels(rows["bought"], classes=range(query.n_classes), noise=SEED),
+                query,
+                groups,
+            )
     one = ldp.aggregates.Histogram(2, 1.0, 2)
     for labels, groups, column in (
         (y, y, "label"),
@@ -315,10 +323,16 @@ def test_the_label_column_is_no_group():
         with pytest.raises(
             ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
         ):
-            ldp.aggregate(labels, one, groups, column=column, noise=SEED)
-    assert ldp.aggregate(y, query, asked.groups, column="paid", noise=SEED).n_groups == sum(
-        asked.sizes
-    )
+            ldp.aggregate(
+                ldp.PrivateLabels(labels, classes=range(one.n_classes), column=column, noise=SEED),
+                one,
+                groups,
+            )
+    assert ldp.aggregate(
+        ldp.PrivateLabels(y, classes=range(query.n_classes), column="paid", noise=SEED),
+        query,
+        asked.groups,
+    ).n_groups == sum(asked.sizes)
 
 
 def test_rows_over_their_units_cap_are_no_part_of_the_tables():
@@ -357,7 +371,11 @@ def test_groupings_that_waste_epsilon_or_make_no_sense(by, named):
 def test_an_answer_about_other_groups_is_no_table_of_these():
     rows, _, y = people(900)
     groups = pd.factorize(rows["city"])[0]
-    answer = ldp.aggregate(y, ldp.aggregates.Histogram(2, 50.0, 3), groups, noise=SEED)
+    answer = ldp.aggregate(
+        ldp.PrivateLabels(y, classes=range(2), noise=SEED),
+        ldp.aggregates.Histogram(2, 50.0, 3),
+        groups,
+    )
     with pytest.raises(ldp.InvalidInput, match="the query of these groupings"):
         Groupings(rows, ["city"]).tables(answer)
 
@@ -427,7 +445,8 @@ def test_a_released_table_beside_the_counts_adds_what_they_lack():
     rows, p, y = people(8_000)
     names = np.array(["no", "yes"])
     noisy = ldp.privatize(
-        names[y[:1500]], ldp.RandomizedResponse(2, 3.0), classes=names, noise=SEED
+        ldp.PrivateLabels(names[y[:1500]], classes=names, noise=SEED),
+        ldp.RandomizedResponse(2, 3.0),
     )
     tables = [table_of(crossed(rows, y, ["city", "age"]), ["city", "age"])]
     alone, both = fitted(rows, tables), fitted(rows, tables, released=(rows[:1500], noisy))
@@ -596,10 +615,8 @@ def test_classes_and_estimators_that_do_not_fit():
     with pytest.raises(ldp.InvalidInput, match="'maybe' too"):
         CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, [table, other])
     noisy = ldp.privatize(
-        np.array(["yes", "no"])[y],
+        ldp.PrivateLabels(np.array(["yes", "no"])[y], classes=["yes", "no"], noise=SEED),
         ldp.RandomizedResponse(2, 1.0),
-        classes=["yes", "no"],
-        noise=SEED,
     )
     with pytest.raises(ldp.InvalidInput, match="order of the noisy labels"):
         CountsClassifier(regression(), classes=["no", "yes"]).fit(

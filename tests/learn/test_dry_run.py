@@ -267,7 +267,9 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings,
     X, y = numbers(people), people[1]
     law = ldp.RandomizedResponse(2, 1.0)
     other = (
-        ldp.privatize(y, law, classes=["no", "yes"], noise=ldp.SeededNoise(1)) if noisy else y[::-1]
+        ldp.privatize(ldp.PrivateLabels(y, classes=["no", "yes"], noise=ldp.SeededNoise(1)), law)
+        if noisy
+        else y[::-1]
     )
     model = kind(
         **settings, epsilon=3.0, classes=["no", "yes"], noise=ldp.SeededNoise(0), random_state=0

@@ -203,9 +203,9 @@ def test_wrong_settings_of_a_prior_of_clusters_are_refused_before_the_charge(
     prior = clone(ClusterPrior(n_clusters=4, epsilon=0.5)).set_params(**wrong)
     X, y = make_blobs(300, centers=3, random_state=0)
     with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
-        ldp.LabelDPClassifier(
-            LogisticRegression(), prior=prior, classes=range(3), dataset="d", ledger=ledger
-        ).fit(X, y)
+        ldp.LabelDPClassifier(LogisticRegression(), prior=prior).fit(
+            X, ldp.PrivateLabels(y, classes=range(3), dataset="d", column="label", ledger=ledger)
+        )
     assert ledger.runs() == []
 
 

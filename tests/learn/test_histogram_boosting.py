@@ -23,7 +23,10 @@ def fitted(X, noisy, **settings):
 def test_a_stump_takes_the_steps_of_newton_on_the_likelihood(k, epsilon):
     X = np.repeat([[0.0], [1.0]], 500, axis=0)
     noisy = ldp.privatize(
-        (np.arange(1000) * k) // 1000, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(
+            (np.arange(1000) * k) // 1000, classes=range(k), noise=ldp.SeededNoise(0)
+        ),
+        ldp.RandomizedResponse(k, epsilon),
     )
     settings = {
         "max_iter": 1,
@@ -52,13 +55,19 @@ def test_where_labels_say_little_scores_stay_bounded():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1300, 20)), rng.integers(10, size=1300)
     for seed in range(2):
-        noisy = ldp.privatize(y, ldp.SubsetSelection(10, 0.5), noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(seed)),
+            ldp.SubsetSelection(10, 0.5),
+        )
         assert log_loss(fitted(X, noisy, max_iter=60), X, y) < np.log(10) + 1
 
 
 def test_held_out_rows_end_a_training_that_goes_wrong():
     X, y, X_test, y_test = table(4)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(4), noise=ldp.SeededNoise(1)),
+        ldp.RandomizedResponse(4, 1.5),
+    )
     free = HistGradientBoostingClassifier(
         l2_regularization=1e-9, max_leaf_nodes=30, max_iter=200, random_state=0
     )
@@ -72,13 +81,17 @@ def test_held_out_rows_end_a_training_that_goes_wrong():
 
 def test_directions_are_for_two_classes():
     X, y, *_ = table(2)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     model = fitted(X, noisy, monotonic_cst=[1] + [0] * 9)
     line = np.tile(np.median(X, axis=0), (50, 1))
     line[:, 0] = np.linspace(-4, 4, 50)
     assert (np.diff(model.predict_proba(line)[:, 1]) >= 0).all()
     more = ldp.privatize(
-        np.arange(4000) % 3, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(np.arange(4000) % 3, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 2.0),
     )
     with pytest.raises(ldp.InvalidInput, match="monotonic_cst=None with more than two classes"):
         fitted(X, more, monotonic_cst=[1] + [0] * 9)
@@ -86,7 +99,10 @@ def test_directions_are_for_two_classes():
 
 def test_the_default_is_the_likelihood_from_2000_rows_on():
     X, y, *_ = table(2)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     many = ldp.LabelDPClassifier(random_state=0).fit(X, noisy)
     few = ldp.LabelDPClassifier(random_state=0).fit(X[:1000], noisy[:1000])
     assert isinstance(many.estimator_, LikelihoodBoosting) and isinstance(
@@ -156,7 +172,8 @@ def test_halves_of_rows_say_how_far_trees_of_little_information_are_trusted(libr
     X, y = rng.normal(size=(6000, 4)), (rng.random(6000) < 0.08).astype(int)
     strong = X + 4 * y[:, None]
     table = ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(5)
+        ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(5)),
+        ldp.RandomizedResponse(2, 1.0),
     ).log_likelihood(dtype="float64")
     factors = [
         LikelihoodBoosting(trees).fit_likelihood(features, table).factor_
@@ -178,7 +195,8 @@ def test_mean_probabilities_stay_within_a_standard_error_of_the_frequencies(k):
         rng.choice(k, p=[0.97, *[0.03 / (k - 1)] * (k - 1)], size=3000),
     )
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(k, 1.0), classes=range(k), noise=ldp.SeededNoise(7)
+        ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(7)),
+        ldp.RandomizedResponse(k, 1.0),
     )
     table = noisy.log_likelihood(dtype="float64")
     wild = HistGradientBoostingClassifier(l2_regularization=1e-3, max_leaf_nodes=63, random_state=0)

@@ -37,7 +37,9 @@ def blobs(n=600, k=3, seed=0, spread=1.0):
 
 
 def noisy_of(y, law, seed=0):
-    return ldp.privatize(y, law, noise=ldp.SeededNoise(seed))
+    return ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(law.n_classes), noise=ldp.SeededNoise(seed)), law
+    )
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -110,9 +112,9 @@ def test_settings_of_a_softmax_regression_are_checked_before_the_charge(wrong, t
     X, ledger = np.random.default_rng(0).normal(size=(300, 2)), ldp.Ledger(tmp_path / "ledger.db")
     y = (X[:, 0] > 0).astype(int)
     with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
-        ldp.LabelDPClassifier(
-            SoftmaxRegression(**wrong), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger
-        ).fit(X, y)
+        ldp.LabelDPClassifier(SoftmaxRegression(**wrong), epsilon=1.0).fit(
+            X, ldp.PrivateLabels(y, classes=[0, 1], dataset="d", column="label", ledger=ledger)
+        )
     assert not ledger.runs()
 
 
@@ -145,7 +147,8 @@ def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
     strengths = np.geomspace(1e-3, 1.0, 7)
     for seed in range(2):
         table = ldp.privatize(
-            y[rows], ldp.AutoLaw(10, 2.0), noise=ldp.SeededNoise(seed), classes=range(10)
+            ldp.PrivateLabels(y[rows], classes=range(10), noise=ldp.SeededNoise(seed)),
+            ldp.AutoLaw(10, 2.0),
         ).log_likelihood()
         chosen = SoftmaxRegression(C=strengths, intercept_C=0.1, random_state=0).fit_likelihood(
             X[rows], table
@@ -342,7 +345,9 @@ def test_frequencies_are_those_of_the_labels_and_equal_ones_where_few_rows_canno
     y = np.random.default_rng(0).choice(5, p=shares, size=60_000)
     prior = np.random.default_rng(1).dirichlet(np.ones(5), size=len(y))
     noisy = ldp.privatize(
-        y, law, classes=range(5), prior=prior if law.uses_prior else None, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=range(5), noise=ldp.SeededNoise(0)),
+        law,
+        prior=prior if law.uses_prior else None,
     )
     found = ldp.metrics.likeliest_frequencies(noisy.likelihood())
     assert (
@@ -374,7 +379,7 @@ def test_frequencies_beside_predictions_allow_for_what_rows_were_asked(law):
     shares = np.bincount(y, minlength=5) / len(y)
     prior = belief if law.uses_prior else None
     likelihood = ldp.privatize(
-        y, law, classes=range(5), prior=prior, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=range(5), noise=ldp.SeededNoise(0)), law, prior=prior
     ).likelihood()
     assert np.abs(ldp.metrics.frequencies_beside(likelihood, belief) - shares).max() < 6 * np.sqrt(
         0.25 / len(y)
@@ -434,9 +439,9 @@ def test_probabilities_of_a_rare_class_are_no_worse_than_its_frequency(estimator
     ours, constant, mean = [], [], []
     for seed in range(3):
         X, y, X_test, p = rare(rate, seed)
-        model = ldp.LabelDPClassifier(
-            estimator, epsilon=1.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed
-        ).fit(X, y)
+        model = ldp.LabelDPClassifier(estimator, epsilon=1.0, random_state=seed).fit(
+            X, ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(seed))
+        )
         found = model.predict_proba(X_test)[:, 1]
         ours.append(-np.mean(p * np.log(found) + (1 - p) * np.log(1 - found)))
         constant.append(-(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
@@ -492,7 +497,10 @@ def half_of_the_rows_lie():
         y,
         weights,
         ldp.privatize(
-            np.where(weights > 0, y, 1 - y), law, classes=[0, 1], noise=ldp.SeededNoise(3)
+            ldp.PrivateLabels(
+                np.where(weights > 0, y, 1 - y), classes=[0, 1], noise=ldp.SeededNoise(3)
+            ),
+            law,
         ),
     )
 
@@ -530,11 +538,13 @@ def test_few_rows_with_weight_are_enough_wherever_they_are(half_of_the_rows_lie,
 def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_rows_lie):
     X, y, weights, _ = half_of_the_rows_lie
     noisy = ldp.privatize(
-        np.where(weights > 0, y, 1 - y),
+        ldp.PrivateLabels(
+            np.where(weights > 0, y, 1 - y),
+            classes=[0, 1],
+            ids=np.arange(len(X)),
+            noise=ldp.SeededNoise(3),
+        ),
         ldp.RandomizedResponse(2, 3.0),
-        classes=[0, 1],
-        noise=ldp.SeededNoise(3),
-        ids=np.arange(len(X)),
     )
     order = np.random.default_rng(0).permutation(len(X))[:3000]
     mixed = noisy.by_id(order)
@@ -582,7 +592,8 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
     assert not ledger.runs()
     with pytest.raises(ldp.InvalidInput, match=r"class codes 0..1, got 7"):
         noisy = ldp.privatize(
-            y, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+            ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0)),
+            ldp.RandomizedResponse(2, 3.0),
         )
         ldp.LabelDPClassifier(LogisticRegression(class_weight={7: 2.0})).fit(X, noisy)
 
@@ -600,7 +611,8 @@ def test_balanced_class_weights_follow_the_rates_and_not_the_noisy_codes(estimat
     X = rng.normal(size=(20_000, 2))
     y = (rng.random(20_000) < 1 / (1 + np.exp(3 - 1.5 * X[:, 0]))).astype(int)
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=ldp.SeededNoise(5)
+        ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(5)),
+        ldp.RandomizedResponse(2, epsilon),
     )
     rates = ldp.metrics.likeliest_frequencies(noisy.likelihood(dtype="float64"))
     given = [

@@ -77,11 +77,8 @@ def test_a_sorted_table_finds_its_labels_by_id(raw, tmp_path, file):
 @pytest.mark.parametrize("given", ["visit", 7, np.array("visit")])
 def test_ids_that_are_no_column_are_refused_in_words(raw, given):
     noisy = ldp.privatize(
-        raw.y,
+        ldp.PrivateLabels(raw.y, classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(K, EPS),
-        classes=range(K),
-        ids=raw.visit,
-        noise=ldp.SeededNoise(0),
     )
     with pytest.raises(
         ldp.InvalidInput,
@@ -140,7 +137,8 @@ def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
 
 def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
     noisy = ldp.privatize(
-        raw.y, ldp.RandomizedResponse(K, EPS), ids=raw.visit, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(raw.y, classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(K, EPS),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", LabelDPWarning)
@@ -155,9 +153,9 @@ def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
     table, path = released(raw, tmp_path, id="visit")
     noisy, by_visit = read_noisy(path), table.sort_values("visit")
     known = GaussianNB().fit(raw[FEATURES], raw.y)  # a model of another source
-    asking = NoiseCluster(
-        epsilon=5.0, n_clusters=K, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(raw[FEATURES], raw.y)
+    asking = NoiseCluster(epsilon=5.0, n_clusters=K).fit(
+        raw[FEATURES], ldp.PrivateLabels(raw.y, classes=range(K), noise=ldp.SeededNoise(0))
+    )
     fitted = model().fit(table[FEATURES][:300], noisy[:300], ids=table.visit[:300])
     for each in (asking, fitted):
         assert known.score(by_visit[FEATURES], each.predict(by_visit[FEATURES])) > 0.95

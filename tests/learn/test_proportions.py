@@ -67,7 +67,9 @@ def test_counts_scatter_as_the_likelihood_says(epsilon, share):
         y = (rng.random((2000, 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
         some = np.flatnonzero(rng.random(2000) < share)
         answer = ldp.aggregate(
-            y[some], query, groups[some], classes=range(K), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(y[some], classes=range(K), noise=ldp.SeededNoise(seed)),
+            query,
+            groups[some],
         )
         ratios.append(float(((answer.values - expected) ** 2 / variance).mean()))
     z = (np.mean(ratios) - 1) / (np.std(ratios) / np.sqrt(300))
@@ -195,7 +197,11 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
         ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, Y)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
         ProportionClassifier(**shared).fit(
-            X, ldp.privatize(Y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+            X,
+            ldp.privatize(
+                ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
+                ldp.SubsetSelection(K, 2.0),
+            ),
         )
     with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier estimator requires y"):
         ProportionClassifier(**shared).fit(X, None)
@@ -203,9 +209,9 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
 
 
 def test_gaussian_noise_where_delta_is_given():
-    model = ProportionClassifier(
-        epsilon=0.3, delta=1e-5, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    model = ProportionClassifier(epsilon=0.3, delta=1e-5).fit(
+        X, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+    )
     assert model.aggregate_.query.mechanism == "gaussian"
     assert model.score(X, Y) > 0.85
 

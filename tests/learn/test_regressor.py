@@ -118,7 +118,10 @@ def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_ne
         (SquareWave(11, epsilon), False),
     ):
         noisy = ldp.privatize(
-            POINTS[truth], law, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(1)
+            ldp.PrivateLabels(
+                POINTS[truth], classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(1)
+            ),
+            law,
         )
         rows = _Rows(noisy, np.random.RandomState(0), True)
         found = rows._information(family, at, *family.evidence(at, rows.answers))
@@ -143,7 +146,9 @@ def test_cuts_give_the_shares_of_the_points_wherever_the_rows_are(law: Any) -> N
     location = random.normal(0, 0.5, 20_000)
     y = np.minimum(np.exp(location + random.normal(0, 0.5, 20_000)), 5)  # skewed and capped
     grid = ldp.Grid(0, 5, points=11)
-    noisy = ldp.privatize(y, law(11, 2.0), classes=grid, noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(1)), law(11, 2.0)
+    )
     rows = _Rows(noisy, np.random.RandomState(0), True)
     true = np.bincount(grid.codes(y), minlength=11) / len(y)
     family, centre = rows.constant()
@@ -191,9 +196,9 @@ def test_far_less_is_lost_by_likelihood_than_by_unbiased_labels_in_one_stage_and
     unbiased = clone(boosting).fit(X, 30 * (bits - 1 / (1 + np.e)) / ((np.e - 1) / (1 + np.e)))
     error = np.mean((unbiased.predict(X_test) - truth) ** 2)
     for stages in (1, 2):
-        model = ldp.LabelDPRegressor(
-            boosting, range=(0, 30), epsilon=1.0, n_stages=stages, random_state=0
-        ).fit(X, y)
+        model = ldp.LabelDPRegressor(boosting, epsilon=1.0, n_stages=stages, random_state=0).fit(
+            X, ldp.PrivateLabels(y, range=(0, 30))
+        )
         assert np.mean((model.predict(X_test) - truth) ** 2) < 0.5 * error
 
 
@@ -209,8 +214,8 @@ def test_boosting_takes_what_unseen_rows_speak_for_also_in_a_pipeline() -> None:
         )
         found = []
         for features, numbers in ((X, y), signal):
-            model = ldp.LabelDPRegressor(estimator, range=(0, 10), epsilon=2.0, random_state=0).fit(
-                features, numbers
+            model = ldp.LabelDPRegressor(estimator, epsilon=2.0, random_state=0).fit(
+                features, ldp.PrivateLabels(numbers, range=(0, 10))
             )
             boosting = model.estimator_.steps[-1][1]
             assert isinstance(boosting, LocationBoosting)
@@ -235,8 +240,8 @@ def test_where_rows_tell_much_their_likelihood_chooses_the_size_of_trees() -> No
     )
     for features, numbers, rows in tables:
         boosting = HistGradientBoostingRegressor(max_iter=150, early_stopping=False)
-        model = ldp.LabelDPRegressor(boosting, range=(0, 10), epsilon=4.0, random_state=0).fit(
-            features[:rows], numbers[:rows]
+        model = ldp.LabelDPRegressor(boosting, epsilon=4.0, random_state=0).fit(
+            features[:rows], ldp.PrivateLabels(numbers[:rows], range=(0, 10))
         )
         largest.append(max(piece.max_leaf_nodes for piece in model.estimator_.pieces_))
     assert largest[0] == 31 > max(largest[1:]) > 6
@@ -292,7 +297,9 @@ def test_units_of_the_numbers_change_nothing(library: str) -> None:
     """Also not which splits are made: in units of a power of two the same floats are computed."""
     X, y = linear(1200)
     grid, unit = ldp.Grid(0, 10, points=41), 2**20
-    noisy = ldp.privatize(y, ldp.Threshold(41, 2.0), classes=grid, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)), ldp.Threshold(41, 2.0)
+    )
     found = [
         ldp.LabelDPRegressor(regressor(library), validation_fraction=0, random_state=0)
         .fit(X, replace(noisy, classes=classes))
@@ -307,7 +314,8 @@ def test_units_of_the_numbers_change_nothing(library: str) -> None:
 def test_rows_that_count_as_none_change_nothing(library: str) -> None:
     X, y = linear(900)
     noisy = ldp.privatize(
-        y, ldp.Threshold(41, 4.0), classes=ldp.Grid(0, 10, points=41), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 10, points=41), noise=ldp.SeededNoise(0)),
+        ldp.Threshold(41, 4.0),
     )
     few = np.arange(900) < 600
     model = ldp.LabelDPRegressor(regressor(library), validation_fraction=0, random_state=0)
@@ -373,16 +381,18 @@ def test_boosting_that_cannot_be_fitted_is_refused_before_any_charge(
         else regressor(library, **settings)
     )
     with pytest.raises(InvalidInput, match=message):
-        ldp.LabelDPRegressor(estimator, range=(0, 10), dataset="d", ledger=ledger).fit(X, y)
+        ldp.LabelDPRegressor(estimator).fit(
+            X, ldp.PrivateLabels(y, range=(0, 10), dataset="d", column="label", ledger=ledger)
+        )
     assert ledger.runs() == []
 
 
 @pytest.mark.usefixtures("same_noise")
 def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_bins() -> None:
     X, y = linear(400)
-    model = ldp.LabelDPRegressor(
-        LinearRegression(), range=(0, 10), epsilon=1.0, n_stages=2, random_state=0
-    ).fit(X, y)
+    model = ldp.LabelDPRegressor(LinearRegression(), epsilon=1.0, n_stages=2, random_state=0).fit(
+        X, ldp.PrivateLabels(y, range=(0, 10))
+    )
     assert [type(block.law).__name__ for block in model.noisy_labels_.blocks].count(
         "PriorBins"
     ) == 1
@@ -394,9 +404,9 @@ def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_bins() 
 
 def test_quantiles_and_distributions_fit_together() -> None:
     X, y = linear(3000)
-    model = ldp.LabelDPRegressor(
-        LinearRegression(), range=(0, 10), epsilon=4.0, noise=ldp.SeededNoise(0), random_state=0
-    ).fit(X, y)
+    model = ldp.LabelDPRegressor(LinearRegression(), epsilon=4.0, random_state=0).fit(
+        X, ldp.PrivateLabels(y, range=(0, 10), noise=ldp.SeededNoise(0))
+    )
     low, middle, high = model.predict_quantile(X, [0.1, 0.5, 0.9]).T
     assert np.all((low <= middle) & (middle <= high) & (low >= 0) & (high <= 10))
     assert np.allclose(model.predict_quantile(X, 0.5), middle)
@@ -414,14 +424,9 @@ def test_an_end_of_the_range_that_nearly_all_numbers_are_at_is_nearly_certain(
     """Where noise is practically none, and every share is known."""
     X = np.random.default_rng(0).normal(size=(3000, 1))
     for y in (np.zeros(3000), np.where(np.arange(3000) % 100 == 0, 10.0, 0.0)):
-        model = ldp.LabelDPRegressor(
-            estimator,
-            epsilon=100.0,
-            range=(0, 10),
-            grid=11,
-            noise=ldp.SeededNoise(0),
-            random_state=0,
-        ).fit(X, y)
+        model = ldp.LabelDPRegressor(estimator, epsilon=100.0, random_state=0).fit(
+            X, ldp.PrivateLabels(y, range=(0, 10), noise=ldp.SeededNoise(0), points=11)
+        )
         assert model.predict(X).mean() == pytest.approx(y.mean(), abs=0.02)
         assert model.predict_distribution(X)[:, 0].mean() == pytest.approx(
             np.mean(y == 0), abs=0.003
@@ -455,9 +460,9 @@ def test_a_line_is_found_at_an_epsilon_at_which_doubles_hold_no_wrong_label(
 def test_quantiles_of_two_points_are_points() -> None:
     X = np.random.default_rng(0).normal(size=(3000, 1))
     y = (X[:, 0] > 0).astype(float)
-    model = ldp.LabelDPRegressor(
-        epsilon=8.0, range=(0, 1), grid=2, noise=ldp.SeededNoise(0), random_state=0
-    ).fit(X, y)
+    model = ldp.LabelDPRegressor(epsilon=8.0, random_state=0).fit(
+        X, ldp.PrivateLabels(y, range=(0, 1), noise=ldp.SeededNoise(0), points=2)
+    )
     low, middle, high = model.predict_quantile(X, [0.05, 0.5, 0.95]).T
     assert set(np.unique([low, middle, high])) == {0.0, 1.0}
     assert np.mean((low <= y) & (y <= high)) > 0.9 and np.mean(middle == y) > 0.9
@@ -468,17 +473,21 @@ def test_quantiles_of_two_points_are_points() -> None:
 def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
     X, y = linear(4000)
     grid = ldp.Grid(0, 10, points=41)
-    noisy = ldp.privatize(y, ldp.Threshold(41, 4.0), classes=grid, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)), ldp.Threshold(41, 4.0)
+    )
     model = ldp.LabelDPRegressor(
         KNeighborsRegressor(100), random_state=0, validation_fraction=0
     ).fit(X, noisy)
     assert model.receipts_ == noisy.receipts
     assert model.score(*linear(1000, seed=1)) > 0.6
     ratings = ldp.privatize(
-        np.clip(np.rint(y / 2), 1, 5).astype(int),
+        ldp.PrivateLabels(
+            np.clip(np.rint(y / 2), 1, 5).astype(int),
+            classes=[1, 2, 3, 4, 5],
+            noise=ldp.SeededNoise(0),
+        ),
         ldp.RandomizedResponse(5, 4.0),
-        classes=[1, 2, 3, 4, 5],
-        noise=ldp.SeededNoise(0),
     )
     assert list(ldp.LabelDPRegressor(LinearRegression()).fit(X, ratings).grid_) == [1, 2, 3, 4, 5]
 
@@ -545,17 +554,15 @@ def test_two_columns_where_one_is_taken_are_the_librarys_error_before_any_charge
 
 def test_quantiles_outside_0_to_1_and_classes_that_are_no_numbers_are_refused() -> None:
     X, y = linear(200)
-    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), noise=ldp.SeededNoise(0)).fit(
-        X, y
+    model = ldp.LabelDPRegressor(LinearRegression()).fit(
+        X, ldp.PrivateLabels(y, range=(0, 10), noise=ldp.SeededNoise(0))
     )
     for wrong in (0.0, 1.0, -1, float("nan"), [[0.5]], []):
         with pytest.raises(ldp.InvalidInput, match=r"q in \(0, 1\)"):
             model.predict_quantile(X, wrong)
     noisy = ldp.privatize(
-        np.where(y > 5, "b", "a"),
+        ldp.PrivateLabels(np.where(y > 5, "b", "a"), classes=["a", "b"], noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(2, 1.0),
-        classes=["a", "b"],
-        noise=ldp.SeededNoise(0),
     )
     with pytest.raises(ldp.InvalidInput, match="increasing numbers"):
         ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy)
@@ -564,10 +571,8 @@ def test_quantiles_outside_0_to_1_and_classes_that_are_no_numbers_are_refused() 
     with pytest.raises(ldp.InvalidInput, match="finite number a row"):
         r2(
             ldp.privatize(
-                y,
+                ldp.PrivateLabels(y, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)),
                 ldp.RandomizedResponse(11, 1.0),
-                classes=ldp.Grid(0, 10, points=11),
-                noise=ldp.SeededNoise(0),
             ),
             y[1:],
         )
@@ -598,10 +603,8 @@ def test_rows_without_weight_teach_nothing_and_are_charged_as_all_others(estimat
 def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
     X, y = linear(300)
     noisy = ldp.privatize(
-        y,
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(11, 2.0),
-        classes=ldp.Grid(0, 10, points=11),
-        noise=ldp.SeededNoise(0),
     )
     with pytest.raises(
         ldp.InvalidInput,
@@ -609,12 +612,12 @@ def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
             r"declared Grid\(0\.0, 30\.0, points=64\), got Grid\(0, 10, points=11\)\. Drop range=:"
         ),
     ):
-        ldp.LabelDPRegressor(LinearRegression(), range=(0, 30)).fit(X, noisy)
+        ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy)
     with pytest.raises(
         ldp.InvalidInput,
         match=r"the 2 declared classes, got Grid\(0, 10, points=11\)\. Drop classes=:",
     ):
-        ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1]).fit(X, noisy)
+        ldp.LabelDPClassifier(LogisticRegression()).fit(X, noisy)
     # as the message advises
     assert ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy).score(X, y) > 0
 
@@ -639,7 +642,9 @@ def test_ranges_whose_squares_are_no_floats_are_refused_before_a_charge(
 ) -> None:
     X, y = linear(300)
     with pytest.raises(ldp.InvalidInput, match="another unit"):
-        ldp.LabelDPRegressor(range=ends, dataset="d", ledger=ledger).fit(X, y)
+        ldp.LabelDPRegressor().fit(
+            X, ldp.PrivateLabels(y, range=ends, dataset="d", column="label", ledger=ledger)
+        )
     assert not ledger.runs()
 
 
@@ -690,7 +695,8 @@ def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) 
     for seed in range(draws):
         # Another data set draws other thresholds, over which those of `Threshold` are unbiased.
         noisy = ldp.privatize(
-            truth, law(6, epsilon), classes=grid, noise=ldp.SeededNoise(seed), dataset=str(seed)
+            ldp.PrivateLabels(truth, classes=grid, dataset=str(seed), noise=ldp.SeededNoise(seed)),
+            law(6, epsilon),
         )
         found = [
             mean_squared_error(noisy, predicted),
@@ -719,10 +725,8 @@ def test_without_noise_errors_are_those_of_scikit_learn() -> None:
     truth = np.arange(500) % 11
     predicted = truth + np.random.default_rng(0).normal(0, 2, 500)
     noisy = ldp.privatize(
-        truth,
+        ldp.PrivateLabels(truth, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(11, 40.0),
-        classes=ldp.Grid(0, 10, points=11),
-        noise=ldp.SeededNoise(0),
     )
     assert mean_squared_error(noisy, predicted).value == pytest.approx(
         np.mean((truth - predicted) ** 2), rel=1e-9
@@ -744,10 +748,8 @@ def test_without_noise_errors_are_those_of_scikit_learn() -> None:
 def test_a_mean_that_the_numbers_cannot_have_is_refused() -> None:
     truth = np.arange(500) % 11
     noisy = ldp.privatize(
-        truth,
+        ldp.PrivateLabels(truth, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(11, 4.0),
-        classes=ldp.Grid(0, 10, points=11),
-        noise=ldp.SeededNoise(0),
     )
     for wrong in (np.nan, np.inf, 10.5, -1, "x", [5.0, 5.0]):
         with pytest.raises(
@@ -765,9 +767,9 @@ def test_weights_of_a_score_on_public_labels_are_checked() -> None:
     X, y = linear(300)
     regressor = plain().set_params(range=(0, 10), epsilon=4.0, noise=ldp.SeededNoise(0)).fit(X, y)
     labels = np.where(y > 5, "b", "a")
-    classifier = ldp.LabelDPClassifier(
-        LogisticRegression(), classes=["a", "b"], epsilon=4.0, noise=ldp.SeededNoise(0)
-    ).fit(X, labels)
+    classifier = ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0).fit(
+        X, ldp.PrivateLabels(labels, classes=["a", "b"], noise=ldp.SeededNoise(0))
+    )
     for model, truth in ((regressor, y), (classifier, labels)):
         for wrong in (np.zeros(300), np.full(300, np.nan), -np.ones(300), np.ones(3), ["x"] * 300):
             with pytest.raises(ldp.InvalidInput, match="sample_weight"):
@@ -794,7 +796,8 @@ def plain(alpha: float = 1.0) -> ldp.LabelDPRegressor:
 def test_scorers_give_what_their_metrics_give_also_several_at_once_and_behind_a_pipeline() -> None:
     X, y = linear(1500)
     noisy = ldp.privatize(
-        y, SquareWave(32, 3.0), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)),
+        SquareWave(32, 3.0),
     )
     found = cross_validate(plain(), X, noisy, cv=KFold(3), scoring=SCORERS, error_score="raise")
     assert all(np.isfinite(found[f"test_{name}"]).all() for name in SCORERS)
@@ -831,10 +834,12 @@ def test_scorers_give_what_their_metrics_give_also_several_at_once_and_behind_a_
 def test_scorers_refuse_what_they_cannot_read() -> None:
     X, y = linear(300)
     noisy = ldp.privatize(
-        y, SquareWave(32, 3.0), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)),
+        SquareWave(32, 3.0),
     )
     other = ldp.privatize(
-        y, SquareWave(32, 3.0), classes=ldp.Grid(0, 12, points=32), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=ldp.Grid(0, 12, points=32), noise=ldp.SeededNoise(0)),
+        SquareWave(32, 3.0),
     )
     model = plain().fit(X, noisy)
     with pytest.raises(InvalidInput, match="on the grid that the regressor has learned"):
@@ -847,10 +852,8 @@ def test_scorers_refuse_what_they_cannot_read() -> None:
         GridSearchCV(plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2)).fit(X, noisy)
     five = np.full(40, 5.0)
     told_nothing = ldp.privatize(
-        five,
+        ldp.PrivateLabels(five, classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(32, 0.1),
-        classes=ldp.Grid(0, 10, points=32),
-        noise=ldp.SeededNoise(0),
     )
     negative = next(
         each
@@ -867,7 +870,8 @@ def test_r2_tells_nothing_where_noise_leaves_no_variance() -> None:
     grid, n = ldp.Grid(0, 10, points=11), 300
     drawn = (
         ldp.privatize(
-            np.full(n, 5.0), SquareWave(11, 4.0), classes=grid, noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(np.full(n, 5.0), classes=grid, noise=ldp.SeededNoise(seed)),
+            SquareWave(11, 4.0),
         )
         for seed in range(100)
     )
@@ -932,7 +936,8 @@ def test_a_number_as_it_was_released_is_learned_from_by_any_regressor() -> None:
     X, y = linear(20_000)
     grid = ldp.Grid(0, 10, points=21)
     noisy = ldp.privatize(
-        y, ldp.laws.UnbiasedRandomizer(21, 2.0), classes=grid, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)),
+        ldp.laws.UnbiasedRandomizer(21, 2.0),
     )
     released = noisy.released()
     found = (
@@ -942,7 +947,9 @@ def test_a_number_as_it_was_released_is_learned_from_by_any_regressor() -> None:
     assert np.abs(found).max() < 5.5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
     assert released.std() > 2 * y.std()
     with pytest.raises(ldp.InvalidInput, match="releases a label or a number"):
-        ldp.privatize(y, ldp.Threshold(21, 2.0), classes=grid, noise=ldp.SeededNoise(0)).released()
+        ldp.privatize(
+            ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)), ldp.Threshold(21, 2.0)
+        ).released()
 
 
 @pytest.mark.parametrize(
@@ -1003,7 +1010,9 @@ def test_shares_of_points_vary_as_the_numbers_do(epsilon: float, off: float, wit
     """
     grid = ldp.Grid(0, 30)
     numbers = np.random.default_rng(3).normal(14, 5, 120_000)
-    noisy = ldp.privatize(numbers, SquareWave(64, epsilon), classes=grid, noise=ldp.SeededNoise(3))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(numbers, classes=grid, noise=ldp.SeededNoise(3)), SquareWave(64, epsilon)
+    )
     shares, points = (
         smooth_frequencies(*np.unique(noisy.likelihood(), axis=0, return_counts=True)),
         np.array(grid),
@@ -1017,7 +1026,8 @@ def test_a_number_that_many_rows_have_is_seen_where_labels_tell_it() -> None:
     numbers = np.random.default_rng(3).normal(40, 12, 30_000)
     numbers[:14_000] = 40
     noisy = ldp.privatize(
-        numbers, SquareWave(99, 4.0), classes=ldp.Grid(1, 99, points=99), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(numbers, classes=ldp.Grid(1, 99, points=99), noise=ldp.SeededNoise(0)),
+        SquareWave(99, 4.0),
     )
     shares = smooth_frequencies(noisy.likelihood())
     assert shares[36:43].sum() > 0.5  # smooth shares of that deviation have a fifth there
@@ -1033,10 +1043,10 @@ def test_shares_of_points_are_defined_for_any_labels(
 ) -> None:
     numbers = np.random.default_rng(0).normal(70, 5, n)
     noisy = ldp.privatize(
-        numbers,
+        ldp.PrivateLabels(
+            numbers, classes=ldp.Grid(0, 100, points=points), noise=ldp.SeededNoise(0)
+        ),
         law(points, epsilon),
-        classes=ldp.Grid(0, 100, points=points),
-        noise=ldp.SeededNoise(0),
     )
     shares = smooth_frequencies(noisy.likelihood())
     assert shares.shape == (points,) and shares.min() >= 0 and shares.sum() == pytest.approx(1)

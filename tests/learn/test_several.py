@@ -89,7 +89,7 @@ def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
     other = model(epsilon=2.0, ledger=ledger).fit(X, first.noisy_labels_)
     np.testing.assert_array_equal(other.predict(X), first.predict(X))
     assert other.privacy_.evidence == "proven"
-    alone = LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(
+    alone = LabelDPClassifier(LogisticRegression(), random_state=0).fit(
         X, first.noisy_labels_["rating"]
     )
     # which reads the sets for both columns together
@@ -254,11 +254,9 @@ def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_other
     }
     belief = [rng.dirichlet(np.ones(size), 40) for size in columns.sizes]
     noisy = ldp.privatize(
-        labels,
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
         columns.law(1.0, "joint", "auto"),
-        classes=columns,
         prior=rng.random((40, 12)),
-        noise=ldp.SeededNoise(0),
     )
     whole = noisy.likelihood(dtype="float64").reshape(40, 2, 3, 2)
     for number, sum_over in enumerate(("nabc,nb,nc->na", "nabc,na,nc->nb", "nabc,na,nb->nc")):
@@ -273,10 +271,12 @@ def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_other
         )
         assert found.privacy == noisy.privacy and not found.invertible.any()
     flat = ldp.privatize(
-        labels, columns.law(1.0, "joint", "auto"), classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        columns.law(1.0, "joint", "auto"),
     )
     apart = ldp.privatize(
-        labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        columns.law(1.0, "joint"),
     )
     uniform = [np.ones((40, size)) for size in columns.sizes]
     assert np.ptp(Reading(uniform).told(flat, 1).likelihood(), axis=1).max() > 0
@@ -293,7 +293,8 @@ def predicted_of(labels, columns, epsilon):
     """The mean probabilities of each column by a model without useful features, which learns the
     rates."""
     noisy = ldp.privatize(
-        labels, columns.law(epsilon, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        columns.law(epsilon, "joint"),
     )
     features = np.random.default_rng(5).standard_normal((len(labels), 2))
     fitted = LabelDPClassifier(SoftmaxRegression(C=0.01), random_state=0, validation_fraction=0.0)
@@ -366,7 +367,8 @@ def test_what_is_told_with_ties_is_the_conditional_law_of_the_set():
         rng.random((2, 3, 2)) + 0.1,
     )
     noisy = ldp.privatize(
-        labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        columns.law(1.0, "joint"),
     )
     joint = np.einsum("na,nb,nc,abc->nabc", *belief, ties)
     whole = noisy.likelihood(dtype="float64").reshape(40, 2, 3, 2)
@@ -387,7 +389,8 @@ def test_without_draws_enough_the_columns_count_as_independent():
     columns = ldp.LabelColumns({"a": list(range(20)), "b": list(range(20))})
     labels = np.stack([np.arange(30) % 20] * 2, axis=1)
     noisy = ldp.privatize(
-        labels, columns.law(0.5, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        columns.law(0.5, "joint"),
     )
     belief = [np.ones((30, 20))] * 2
     ties = Reading(belief, np.empty(0, np.int64)).tied(noisy, None).ties
@@ -541,13 +544,17 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
 
 
 def test_noisy_labels_of_one_column_are_refused():
-    noisy = ldp.privatize(Y, COLUMNS.law(1.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(1.0)
+    )
     with pytest.raises(InvalidInput, match="declared classes, got other ones"):
         model().fit(X, noisy["rating"])
 
 
 def test_a_column_that_no_row_was_asked_about_is_named():
-    noisy = ldp.privatize(Y, COLUMNS.law(4.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(4.0)
+    )
     others = ~noisy["clicked"].evidenced
     with pytest.raises(InvalidInput, match="got none about 'clicked'"):
         model().fit(X[others], noisy[others])
@@ -560,7 +567,9 @@ def test_learners_of_one_column_say_so(kind, ledger):
     with pytest.raises(InvalidInput, match=f"one label column with {kind.__name__}"):
         kind(epsilon=1.0, classes=COLUMNS, ledger=ledger, dataset="d").fit(X, Y)
     assert not ledger.exists() or ledger.runs() == []
-    noisy = ldp.privatize(Y, COLUMNS.law(1.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(1.0)
+    )
     with pytest.raises(InvalidInput, match="one label column"):
         ldp.LabelDPRegressor(epsilon=1.0).fit(X, noisy)
 
@@ -638,7 +647,9 @@ def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
 def test_some_columns_of_noisy_labels_are_learned_alone(split):
     """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of
     them, too."""
-    noisy = ldp.privatize(Y, COLUMNS.law(4.0, split), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(4.0, split)
+    )
     turned = ldp.LabelColumns(dict(zip(COLUMNS.names[::-1], COLUMNS.lists[::-1], strict=True)))
     whole, other = model(classes=None).fit(X, noisy), model(classes=turned).fit(X, noisy)
     np.testing.assert_array_equal(other.predict(X), whole.predict(X)[:, ::-1])
@@ -648,10 +659,10 @@ def test_some_columns_of_noisy_labels_are_learned_alone(split):
     ] and other.estimated_accuracy_ == whole.estimated_accuracy_[::-1]
     three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
     noisy = ldp.privatize(
-        {**Y, "high": (X[:, 2] > 0).astype(int)},
+        ldp.PrivateLabels(
+            {**Y, "high": (X[:, 2] > 0).astype(int)}, classes=three, noise=ldp.SeededNoise(0)
+        ),
         three.law(4.0, split),
-        classes=three,
-        noise=ldp.SeededNoise(0),
     )
     whole, some = model(classes=None).fit(X, noisy), model().fit(X, noisy)
     assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
@@ -664,10 +675,10 @@ def test_some_columns_of_noisy_labels_are_learned_alone(split):
 def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
     three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
     drawn = ldp.privatize(
-        {**Y, "high": (X[:, 2] > 0).astype(int)},
+        ldp.PrivateLabels(
+            {**Y, "high": (X[:, 2] > 0).astype(int)}, classes=three, noise=ldp.SeededNoise(0)
+        ),
         three.law(4.0),
-        classes=three,
-        noise=ldp.SeededNoise(0),
     )
     others = ~drawn["high"].evidenced
     noisy = drawn[others]

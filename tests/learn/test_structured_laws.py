@@ -44,7 +44,7 @@ def test_the_classifier_learns(law: object, n_stages: int) -> None:
 @pytest.mark.parametrize("law", [Alibi(4, 2.0), ClusterRR(4, 2.0, 0.1)], ids=str)
 def test_fitting_on_noisy_labels_holds_rows_out(law: ldp.Law) -> None:
     X, y = blobs(4000)
-    noisy = ldp.privatize(y, law, classes=range(4), noise=ldp.SeededNoise(2))
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(4), noise=ldp.SeededNoise(2)), law)
     model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, random_state=0).fit(X, noisy)
     assert (model.predict(X) == y).mean() > 0.81
     assert model.estimated_accuracy_ is not None
@@ -53,15 +53,15 @@ def test_fitting_on_noisy_labels_holds_rows_out(law: ldp.Law) -> None:
 def test_too_high_a_floor_is_refused_before_anything_is_charged(ledger) -> None:
     with pytest.raises(ldp.InvalidInput, match="must fit"):
         ldp.privatize(
-            [0, 1, 2], ClusterRR(3, 1.0, 0.4), dataset="d", classes=range(3), ledger=ledger
+            ldp.PrivateLabels(
+                [0, 1, 2], classes=range(3), dataset="d", column="label", ledger=ledger
+            ),
+            ClusterRR(3, 1.0, 0.4),
         )
     with pytest.raises(ldp.InvalidInput, match="finite prior"):
         ldp.privatize(
-            [0, 1],
+            ldp.PrivateLabels([0, 1], classes=range(2), dataset="d", column="label", ledger=ledger),
             ClusterRR(2, 1.0),
-            dataset="d",
-            classes=range(2),
-            ledger=ledger,
             prior=[[np.nan, 1.0], [1.0, 1.0]],
         )
     assert ledger.spent("d", "label") == 0.0

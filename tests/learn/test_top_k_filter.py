@@ -24,7 +24,10 @@ def staged(rng, k, n_stages, epsilon=1.0):
         law = ldp.RRWithPrior(k, epsilon)
         parts.append(
             ldp.privatize(
-                labels, law, classes=range(k), prior=prior, ids=ids, noise=noise, stage=name
+                ldp.PrivateLabels(labels, classes=range(k), ids=ids, noise=noise),
+                law,
+                prior=prior,
+                stage=name,
             )
         )
     return parts

@@ -22,7 +22,8 @@ EQUAL = np.full((N, K), 1 / K)
 
 def released(labels, classes):
     return ldp.privatize(
-        labels, ldp.RandomizedResponse(len(classes), 4.0), classes=classes, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=classes, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(len(classes), 4.0),
     )
 
 
@@ -102,11 +103,8 @@ def test_the_refusal_says_what_to_do():
     ):
         classifier().fit(X, NOISY, ids=EVERY)
     named = ldp.privatize(
-        Y[SOME],
+        ldp.PrivateLabels(Y[SOME], classes=range(K), ids=SOME, noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(K, 4.0),
-        classes=range(K),
-        ids=SOME,
-        noise=ldp.SeededNoise(0),
     )
     with pytest.raises(ldp.InvalidInput, match=r"got 120\. Pass ids= with the ids of X's rows"):
         classifier().fit(X, named)

@@ -161,7 +161,9 @@ def test_the_sampler_is_clipped_laplace_noise_and_not_1_3_times_as_much() -> Non
 def test_scores_are_evidence_and_survive_a_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 5, 20_000)
-    noisy = ldp.privatize(labels, Alibi(5, 2.0), classes=range(5), noise=ldp.SeededNoise(3))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(5), noise=ldp.SeededNoise(3)), Alibi(5, 2.0)
+    )
     losses = rng.random((20_000, 5))
     error = noisy.debias(losses) - losses[np.arange(20_000), labels]
     assert abs(error.mean()) < 5 * error.std() / math.sqrt(20_000)

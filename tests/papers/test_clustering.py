@@ -311,7 +311,9 @@ def test_noisy_labels_are_unbiased_and_survive_a_file(tmp_path: Path) -> None:
     labels = (rng.random(20_000)[:, None] > shares.cumsum(axis=1)[clusters]).sum(axis=1).clip(0, 3)
     law = ClusterRR(4, 1.0, 0.05)
     noisy = ldp.privatize(
-        labels, law, classes=range(4), prior=shares[clusters], noise=ldp.SeededNoise(1)
+        ldp.PrivateLabels(labels, classes=range(4), noise=ldp.SeededNoise(1)),
+        law,
+        prior=shares[clusters],
     )
     losses = rng.random((20_000, 4))
     found, truth = noisy.debias(losses), losses[np.arange(20_000), labels]

@@ -128,7 +128,11 @@ def test_normal_vectors_have_noise_in_the_differences_alone() -> None:
     query = Histogram(K, 1.0, n, "gaussian", 1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answer = ldp.aggregate(labels, query, np.arange(n), noise=ldp.SeededNoise(5))
+        answer = ldp.aggregate(
+            ldp.PrivateLabels(labels, classes=range(query.n_classes), noise=ldp.SeededNoise(5)),
+            query,
+            np.arange(n),
+        )
     noise = label_vectors(answer) - np.eye(K)[labels]
     np.testing.assert_allclose(noise.sum(axis=1), 0, atol=1e-9)
     variance = float(query.scale())
@@ -239,11 +243,9 @@ def test_one_pass_over_released_labels_keeps_its_bound(law: ldp.Law) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             noisy = ldp.privatize(
-                Y[rows],
+                ldp.PrivateLabels(Y[rows], classes=range(K), noise=ldp.SeededNoise(seed)),
                 law,
                 prior=prior[rows] if law.uses_prior else None,
-                classes=range(K),
-                noise=ldp.SeededNoise(seed),
             )
         excess.append(
             problem.risk(
@@ -261,7 +263,9 @@ def test_a_model_is_learned_from_one_release_of_sums() -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answer = ldp.aggregate(Y, query, X, noise=ldp.SeededNoise(0))
+        answer = ldp.aggregate(
+            ldp.PrivateLabels(Y, classes=range(query.n_classes), noise=ldp.SeededNoise(0)), query, X
+        )
     private, public = (
         minimise(X, sums, problem)
         for sums in (query.sums(answer.values), problem.rows(X).T @ ONE_HOT)
@@ -278,16 +282,19 @@ def test_a_model_is_learned_from_one_release_of_sums() -> None:
         (lambda: Problem("logistic", 1.0, norm=math.inf), "norm"),
         (lambda: label_vectors(Y), "NoisyLabels"),
         (
-            lambda: label_vectors(ldp.aggregate(Y, Histogram(K, 1.0, 1), np.zeros(N, int))),
+            lambda: label_vectors(
+                ldp.aggregate(
+                    ldp.PrivateLabels(Y, classes=range(K)), Histogram(K, 1.0, 1), np.zeros(N, int)
+                )
+            ),
             "one row in each group",
         ),
         (
             lambda: label_vectors(
                 ldp.privatize(
-                    Y,
+                    ldp.PrivateLabels(Y, classes=range(K)),
                     ldp.PriorSplit(K, 1.0),
                     prior=np.ones((N, K)) + np.arange(K),
-                    classes=range(K),
                 )
             ),
             "others",

@@ -88,7 +88,7 @@ def test_a_self_supervised_prior_is_algorithm_4(ledger: ldp.Ledger) -> None:
     "law", [ldp.RandomizedResponse(K, 2.0), ldp.SubsetSelection(K, 2.0)], ids=lambda law: law.name
 )
 def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
-    noisy = ldp.privatize(Y, law, classes=range(K), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)), law)
     found = ghazi2021.lp_rr_sgd(X, noisy, PROBLEM)
     steps = ghazi2021.second_moment(law)
     assert np.array_equal(
@@ -100,7 +100,10 @@ def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
     both = ldp.concat(
         [
             noisy[:10],
-            ldp.privatize(Y[10:20], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0)),
+            ldp.privatize(
+                ldp.PrivateLabels(Y[10:20], classes=range(K), noise=ldp.SeededNoise(0)),
+                ldp.RandomizedResponse(K, 1.0),
+            ),
         ]
     )
     with pytest.raises(ldp.InvalidInput, match="by one law"):
@@ -109,7 +112,9 @@ def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
 
 def test_lp_normal_sgd_learns_from_labels_with_gaussian_noise() -> None:
     query = Histogram(K, 4.0, len(Y), "gaussian", 1e-6)
-    answer = ldp.aggregate(Y, query, np.arange(len(Y)), classes=range(K), noise=ldp.SeededNoise(0))
+    answer = ldp.aggregate(
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)), query, np.arange(len(Y))
+    )
     found = ghazi2021.lp_normal_sgd(X, answer, PROBLEM, last=False)
     wanted = ghazi2021.sgd(
         X, ghazi2021.label_vectors(answer), PROBLEM, ghazi2021.second_moment(query)
@@ -125,7 +130,9 @@ def test_lp_normal_sgd_learns_from_labels_with_gaussian_noise() -> None:
 def test_the_modified_loss_is_the_formula_and_the_debiased_loss_at_lambda() -> None:
     law, q = ldp.ClusterRR(K, 1.0, 0.05, realised=False), np.array([0.7, 0.1, 0.1, 0.1])
     noisy = ldp.privatize(
-        Y, law, classes=range(K), prior=np.tile(q, (len(Y), 1)), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+        law,
+        prior=np.tile(q, (len(Y), 1)),
     )
     (block,) = noisy.blocks
     losses = np.random.default_rng(0).random((len(Y), K))
@@ -160,7 +167,7 @@ def test_the_split_of_the_paper_s_prior_is_charged_in_two_parts(tmp_path: Path) 
         assert sum(spent[kind.__name__]) <= 0.5 and model.score(X, Y) > 0.6
     assert spent["ClusterPrior"] != spent["ClusterRRPrior"]
     stated = esfandiari2022.ClusterRRPrior(n_clusters=8, epsilon=0.1)
-    model = ldp.LabelDPClassifier(
-        epsilon=0.5, law="cluster-rr", prior=stated, classes=range(K), noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    model = ldp.LabelDPClassifier(epsilon=0.5, law="cluster-rr", prior=stated).fit(
+        X, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+    )
     assert [receipt.epsilon for receipt in model.receipts_] == [0.1, 0.4]

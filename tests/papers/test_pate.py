@@ -78,9 +78,9 @@ def drunk(X: Any, rows: np.ndarray, codes: np.ndarray, asked: np.ndarray) -> np.
 def test_the_student_learns_from_answers(semi: bool) -> None:
     student = make_pipeline(StandardScaler(), LogisticRegression())
     student = SelfTrainingClassifier(student) if semi else student
-    model = PATEClassifier(
-        student, epsilon=4.0, n_queries=60, semi_supervised=semi, classes=range(3), noise=SEEDED
-    ).fit(X, Y)
+    model = PATEClassifier(student, epsilon=4.0, n_queries=60, semi_supervised=semi).fit(
+        X, ldp.PrivateLabels(Y, classes=range(3), noise=SEEDED)
+    )
     assert model.score(X, Y) > 0.85
     assert model.predict_proba(X).shape == (1200, 3)
     answer = model.aggregate_
@@ -539,7 +539,7 @@ def test_groups_of_rows_are_not_asked_as_teachers_are() -> None:
     query = ConfidentGNMax(3, 1.0, 2, delta=1e-6, n_teachers=600, threshold=0)
     groups = np.arange(1200) % 2
     with pytest.raises(ldp.InvalidInput, match="PATEClassifier asks it"):
-        ldp.aggregate(Y, query, groups)
+        ldp.aggregate(ldp.PrivateLabels(Y, classes=range(query.n_classes)), query, groups)
     with pytest.raises(ldp.InvalidInput, match="PATEClassifier asks it"):
         aggregate_batches([], query, label="y", group="g", classes=range(3))
 

@@ -83,7 +83,9 @@ def test_what_is_reported_has_the_exact_law_and_no_other(labels: list[int], join
     query = Peer.of(PeerToPeer(0.25, join), np.full(times, n), delta=1e-3)
     order = RNG.permutation(n * times)  # who stands where says nothing
     answer = ldp.aggregate(
-        np.tile(labels, times)[order], query, np.repeat(np.arange(times), n)[order]
+        ldp.PrivateLabels(np.tile(labels, times)[order], classes=range(query.n_classes)),
+        query,
+        np.repeat(np.arange(times), n)[order],
     )
     assert answer.n_rows.tolist() == [n] * times
     assert fits(answer.values, joint_law(labels, QUARTER, Fraction(join)))
@@ -104,7 +106,9 @@ def test_a_bit_is_flipped_once_for_all_who_ask() -> None:
     times, share = 30_000, 0.25 * 0.75 + 0.75 * 0.25
     query = Peer.of(PeerToPeer(0.25), np.full(times, 4), delta=1e-3)
     values = ldp.aggregate(
-        np.tile([1, 0, 0, 0], times), query, np.repeat(np.arange(times), 4)
+        ldp.PrivateLabels(np.tile([1, 0, 0, 0], times), classes=range(query.n_classes)),
+        query,
+        np.repeat(np.arange(times), 4),
     ).values
     assert not fits(
         values, {(4 - k, k): math.comb(4, k) * share**k * (1 - share) ** (4 - k) for k in range(5)}
@@ -180,10 +184,12 @@ def test_what_was_made_for_larger_groups_is_refused_before_a_charge(ledger: ldp.
 
 def test_the_flips_alone_hold_for_every_group() -> None:
     query = Peer(2, PROTOCOL.local_epsilon, 1, flip=0.1, join=0.9)
-    found = ldp.aggregate(np.tile(LABELS, 60), query, np.zeros(18_000, int), classes=[0, 1])
+    found = ldp.aggregate(
+        ldp.PrivateLabels(np.tile(LABELS, 60), classes=[0, 1]), query, np.zeros(18_000, int)
+    )
     assert (found.epsilon, found.delta) == (PROTOCOL.local_epsilon, 0.0)
     with pytest.raises(InvalidInput, match="group of 1 users"):
-        ldp.aggregate([1], replace(query, epsilon=2.19), [0], classes=[0, 1])
+        ldp.aggregate(ldp.PrivateLabels([1], classes=[0, 1]), replace(query, epsilon=2.19), [0])
     with pytest.raises(InvalidInput, match="at most 16384 users"):
         Peer.of(PROTOCOL, [18_000], 1e-4)
 

@@ -38,7 +38,14 @@ def trials(law, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.choice(K, p=[0.4, 0.3, 0.15, 0.1, 0.05], size=TRIALS * N)
     guesses = np.where(rng.random(TRIALS * N) < 0.7, labels, rng.integers(K, size=TRIALS * N))
-    return labels, guesses, ldp.privatize(labels, law, noise=ldp.SeededNoise(seed))
+    return (
+        labels,
+        guesses,
+        ldp.privatize(
+            ldp.PrivateLabels(labels, classes=range(law.n_classes), noise=ldp.SeededNoise(seed)),
+            law,
+        ),
+    )
 
 
 def assert_coverage(covered, level=0.95):
@@ -91,11 +98,9 @@ def test_intervals_cover_at_any_number_of_rows(laws):
     prior = rng.dirichlet(np.ones(k), size=len(rows))[rng.integers(len(rows), size=n_rows)]
     draws = [
         ldp.privatize(
-            labels,
+            ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(i)),
             law,
-            classes=range(k),
             prior=prior if law.uses_prior else None,
-            noise=ldp.SeededNoise(i),
         )
         for i, law in enumerate(laws)
     ]
@@ -125,7 +130,8 @@ def test_intervals_cover_at_any_number_of_rows(laws):
 
 def test_a_precision_of_no_row_says_so():
     noisy = ldp.privatize(
-        [0, 1] * 50, ldp.RandomizedResponse(2, 4.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels([0, 1] * 50, classes=[0, 1], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 4.0),
     )
     found = metrics.precision(noisy, [0] * 100)
     assert math.isnan(found.value) and not found.tells
@@ -147,13 +153,15 @@ def test_few_rows_say_that_they_cannot_tell():
     assert str(far) == f"{told} Has the model learned from these rows?"
     assert "model" not in str(replace(far, constant=None))  # a statistic, such as a difference
     one = ldp.privatize(
-        [0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels([0], classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(10, 1.0),
     )
     loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])
     assert (loss.low, loss.high) == (0.0, pytest.approx(-math.log(0.4 / 9))) and not loss.tells
     assert str(loss).startswith("cannot tell: too few rows")
     many = ldp.privatize(
-        [0] * 50, ldp.RandomizedResponse(10, 4.0), classes=range(10), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels([0] * 50, classes=range(10), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(10, 4.0),
     )
     outside = metrics.accuracy(many, [0] * 50, confidence=1e-9)  # the value itself is above 1
     assert outside.value > 1 and (outside.low, outside.high) == (0.0, 1.0) and not outside.tells
@@ -225,7 +233,8 @@ def test_rows_are_held_out_of_stages_that_can_be_inverted_throughout_and_else_no
     assert hold_out(noisy, 0.3, np.random.default_rng(0).permutation).max() < 600
     twice = noisy[600:].combine(
         ldp.privatize(
-            [0] * 600, ldp.RandomizedResponse(K, 1.0), classes=range(K), ids=np.arange(600, 1200)
+            ldp.PrivateLabels([0] * 600, classes=range(K), ids=np.arange(600, 1200)),
+            ldp.RandomizedResponse(K, 1.0),
         )
     )
     assert [str(block.law) for block in twice.measurable.blocks if len(block.rows)] == [
@@ -283,7 +292,10 @@ def test_a_model_that_saw_the_noise_looks_far_too_good_on_its_own_rows_but_not_o
     features = rng.normal(size=(n, 2))
     labels = (features[:, 0] > 0).astype(int) + 2 * (features[:, 1] > 0).astype(int)
     labels = np.where(rng.random(n) < 0.1, rng.integers(4, size=n), labels)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 2.0), noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(4), noise=ldp.SeededNoise(5)),
+        ldp.RandomizedResponse(4, 2.0),
+    )
     half = n // 2
     model = KNeighborsClassifier(1).fit(features[:half], noisy[:half].hard())
     held_out = metrics.accuracy(noisy[half:], model.predict(features[half:]))
@@ -299,7 +311,8 @@ def test_golden_values_of_the_noisy_validation_correction():
     - q)."""
     n = 5000
     noisy = ldp.privatize(
-        np.zeros(n, int), ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(6)
+        ldp.PrivateLabels(np.zeros(n, int), classes=range(10), noise=ldp.SeededNoise(6)),
+        ldp.RandomizedResponse(10, 2.0),
     )
     outputs = np.zeros(n, np.int32)
     outputs[2000:] = 1  # a noisy accuracy of exactly 0.4 for the prediction 0
@@ -316,7 +329,9 @@ def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
     truth = np.array([0.5, 0.3, 0.15, 0.05, 0.0])  # the last one does not occur
     labels = np.array(list("abcde"))[rng.choice(K, p=truth, size=n)]
     prior = rng.dirichlet(np.ones(K), size=n) if law.uses_prior else None
-    noisy = ldp.privatize(labels, law, prior=prior, classes=list("abcde"), noise=ldp.SeededNoise(8))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=list("abcde"), noise=ldp.SeededNoise(8)), law, prior=prior
+    )
     rows = np.tile(truth, (n, 1))
     assert metrics.lost_classes(noisy, rows) == []
     lost = rows * [1, 1, 0, 1, 1]
@@ -338,7 +353,10 @@ def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
     ],
 )
 def test_bad_probabilities_are_refused(table, message):
-    noisy = ldp.privatize([0, 1, 2] * 10, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels([0, 1, 2] * 10, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 1.0),
+    )
     with pytest.raises(ldp.InvalidInput, match=message):
         metrics.log_loss(noisy, table)
     with pytest.raises(ldp.InvalidInput, match="30"):
@@ -351,10 +369,8 @@ def test_bad_probabilities_are_refused(table, message):
 def test_a_judgement_is_the_four_estimates_that_it_holds(n):
     rng = np.random.default_rng(0)
     noisy = ldp.privatize(
-        rng.integers(K, size=n),
+        ldp.PrivateLabels(rng.integers(K, size=n), classes=range(K), noise=ldp.SeededNoise(1)),
         ldp.SubsetSelection(K, 1.0),
-        classes=range(K),
-        noise=ldp.SeededNoise(1),
     )
     proba, frequencies = rng.dirichlet(np.ones(K), n), rng.dirichlet(np.ones(K))
     constant = np.tile(frequencies, (n, 1))

@@ -90,7 +90,9 @@ def test_intervals_cover_what_is_true_of_the_population(law, known):
     width at most 1.5 times the spread."""
     k = law.n_classes
     labels, scores, predictions = population(TRIALS * N, k, 1)
-    noisy = ldp.privatize(labels, law, classes=range(k), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(1)), law
+    )
     truth = {name: figure(labels, scores, predictions, k) for name, figure in FIGURES.items()}
     given = {"class_prior": float((labels == k - 1).mean())} if known else {}
     names = [
@@ -121,7 +123,8 @@ def test_areas_cover_where_noise_hides_the_class(shift, epsilon):
     chance = 1 / (1 + np.exp(shift - 1.5 * rng.normal(size=(trials, n))))
     labels = (rng.random((trials, n)) < chance).astype(int)
     noisy = ldp.privatize(
-        labels.ravel(), ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels.ravel(), classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, epsilon),
     )
     areas = [metrics.roc_auc(noisy[np.arange(n) + n * i], chance[i]) for i in range(trials)]
     covered = np.mean(
@@ -145,7 +148,8 @@ def test_average_precision_covers_under_much_noise(epsilon, known):
     chance = 1 / (1 + np.exp(-3 - 1.5 * rng.normal(size=(trials, n))))
     labels = (rng.random((trials, n)) < chance).astype(int)
     noisy = ldp.privatize(
-        labels.ravel(), ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels.ravel(), classes=range(2), noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, epsilon),
     )
     covered = []
     for i, (y, p) in enumerate(zip(labels, chance, strict=True)):
@@ -164,7 +168,8 @@ def known_labels(n=400, seed=3, k=2):
         scores,
         predictions,
         ldp.privatize(
-            labels, ldp.RandomizedResponse(k, 35.0), classes=range(k), noise=ldp.SeededNoise(0)
+            ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(0)),
+            ldp.RandomizedResponse(k, 35.0),
         ),
     )
 
@@ -256,7 +261,10 @@ def test_calibration_error_covers_and_names_what_noise_alone_shows():
     rng = np.random.default_rng(4)
     p = rng.beta(1, 9, 200 * N)
     labels = (rng.random(len(p)) < p).astype(int)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(4))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(2), noise=ldp.SeededNoise(4)),
+        ldp.RandomizedResponse(2, 1.0),
+    )
     shown, errors = [], []
     for part in np.arange(len(p)).reshape(200, N):
         curve = metrics.calibration_curve(noisy[part], p[part], strategy="quantile")
@@ -270,7 +278,10 @@ def test_calibration_error_covers_and_names_what_noise_alone_shows():
 
 def test_edges_have_defined_results():
     labels, scores, predictions = population(3000, 2, 5)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(2), noise=ldp.SeededNoise(5)),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     constant = metrics.roc_auc(noisy, np.zeros(3000))
     assert (
         constant.value == pytest.approx(0.5)
@@ -291,10 +302,8 @@ def test_edges_have_defined_results():
         == 0
     )
     none = ldp.privatize(
-        np.zeros(3000, int),
+        ldp.PrivateLabels(np.zeros(3000, int), classes=[0, 1], noise=ldp.SeededNoise(6)),
         ldp.RandomizedResponse(2, 1.0),
-        classes=[0, 1],
-        noise=ldp.SeededNoise(6),
     )
     for figure in (
         metrics.roc_auc(none, scores),
@@ -337,7 +346,8 @@ def test_edges_have_defined_results():
 def test_bad_input_is_refused(call, message):
     labels, scores, _ = population(100, 2, 0)
     noisy = ldp.privatize(
-        labels, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=[0, 1], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 1.0),
     )
     with pytest.raises(ldp.InvalidInput, match=message):
         call(noisy, scores)
@@ -346,7 +356,8 @@ def test_bad_input_is_refused(call, message):
 def test_laws_without_an_inverse_and_classes_without_a_name_are_refused():
     labels, scores, predictions = population(300, 3, 0)
     noisy = ldp.privatize(
-        labels, ldp.PriorSplit(3, 1.0), classes=range(3), noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=range(3), noise=ldp.SeededNoise(0)),
+        ldp.PriorSplit(3, 1.0),
     )
     for name in FIGURES:
         with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
@@ -366,7 +377,8 @@ def learned():
     labels = np.where(rng.random(3000) < 1 / (1 + np.exp(1 - 1.5 * X[:, 0])), "yes", "no")
     # not in sorted order
     noisy = ldp.privatize(
-        labels, ldp.RandomizedResponse(2, 3.0), classes=["yes", "no"], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=["yes", "no"], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 3.0),
     )
     return X, labels, noisy
 
@@ -421,7 +433,8 @@ def test_decision_functions_are_read_by_the_names_of_the_classes(name):
     labels = np.select([X[:, 0] > 0.5, X[:, 1] > 0], ["c", "a"], "b")
     # not sorted
     noisy = ldp.privatize(
-        labels, ldp.RandomizedResponse(3, 30.0), classes=["c", "a", "b"], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=["c", "a", "b"], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(3, 30.0),
     )
     given = {"share": 0.2} if name == "lift" else {}
     constant = {"roc_auc": 0.5, "lift": 1.0}
@@ -448,10 +461,8 @@ def test_decision_functions_are_read_by_the_names_of_the_classes(name):
                     pairs,
                     X,
                     ldp.privatize(
-                        labels,
+                        ldp.PrivateLabels(labels, classes=[*"cabd"], noise=ldp.SeededNoise(0)),
                         ldp.RandomizedResponse(4, 30.0),
-                        classes=[*"cabd"],
-                        noise=ldp.SeededNoise(0),
                     ),
                 )
     with pytest.raises(ldp.InvalidInput, match="predict_distribution"):
@@ -476,7 +487,8 @@ def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
     X, labels, _ = learned
     X, labels = X[:300], labels[:300]
     noisy = ldp.privatize(
-        labels, ldp.RandomizedResponse(2, 0.05), classes=["no", "yes"], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=["no", "yes"], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 0.05),
     )
     grid = {"estimator__C": [0.01, 1.0]}
     # 100 rows a fold: the standard error of an accuracy is 2 or more
@@ -492,10 +504,8 @@ def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
         metrics.make_scorer("accuracy")(search, X[:100], noisy[:100])  # said before of these labels
         metrics.likelihood_scorer(search, X[:100], noisy[:100])
     other = ldp.privatize(
-        labels[:90],
+        ldp.PrivateLabels(labels[:90], classes=["no", "yes"], noise=ldp.SeededNoise(1)),
         ldp.RandomizedResponse(2, 0.05),
-        classes=["no", "yes"],
-        noise=ldp.SeededNoise(1),
     )
     # of others it is said again
     with pytest.warns(errors.UnmeasuredWarning, match="of 90 noisy labels"):
@@ -514,10 +524,10 @@ def asked():
     }
     columns = ldp.LabelColumns({"ill": ["no", "yes"], "rating": ["low", "fair", "high"]})
     noisy = ldp.privatize(
-        np.column_stack([*labels.values()]),
+        ldp.PrivateLabels(
+            np.column_stack([*labels.values()]), classes=columns, noise=ldp.SeededNoise(0)
+        ),
         columns.law(6.0, "one"),
-        classes=columns,
-        noise=ldp.SeededNoise(0),
     )
     return X, labels["ill"], noisy["ill"]
 
@@ -635,7 +645,8 @@ def test_a_fitted_model_is_calibrated_by_the_likelihood_of_other_noisy_rows():
     p = 1 / (1 + np.exp(1 - 1.5 * X[:, 0]))
     labels = (rng.random(9000) < p).astype(int)
     noisy = ldp.privatize(
-        labels, ldp.RandomizedResponse(2, 2.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(labels, classes=[0, 1], noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(2, 2.0),
     )
     train, other, test = slice(0, 3000), slice(3000, 6000), slice(6000, None)
     fitted = ldp.LabelDPClassifier(GaussianNB(), random_state=0).fit(X[train], noisy[train])
@@ -660,10 +671,8 @@ def test_class_weights_of_an_estimator_see_noisy_labels_alone(learned, class_wei
     class up."""
     X, labels, _ = learned
     noisy = ldp.privatize(
-        labels == "yes",
+        ldp.PrivateLabels(labels == "yes", classes=[False, True], noise=ldp.SeededNoise(0)),
         ldp.RandomizedResponse(2, 3.0),
-        classes=[False, True],
-        noise=ldp.SeededNoise(0),
     )
     weighted = ldp.LabelDPClassifier(
         LogisticRegression(class_weight=class_weight), random_state=0

@@ -211,7 +211,13 @@ TWO_KINDS = np.where(np.arange(2000)[:, None] % 2, [0.5, 0.3, 0.2, 0, 0], [0, 0,
 def test_a_draw_that_tells_nothing_is_refused_uncharged(ledger) -> None:
     for law in (ldp.RRWithPrior(5, 0.5), ldp.RRTopK(5, 0.5, 1)):
         with pytest.raises(InvalidInput, match="one candidate in each of 2000 rows"):
-            ldp.privatize(LABELS, law, prior=SKEWED, dataset="d", ledger=ledger)
+            ldp.privatize(
+                ldp.PrivateLabels(
+                    LABELS, classes=range(law.n_classes), dataset="d", column="label", ledger=ledger
+                ),
+                law,
+                prior=SKEWED,
+            )
         model = ldp.LabelDPClassifier(
             LogisticRegression(),
             epsilon=0.5,
@@ -262,7 +268,11 @@ def test_classes_that_no_row_tells_apart_are_named(tmp_path) -> None:
 def test_what_works_is_neither_refused_nor_warned_of(law: Law, prior) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MergedClassesWarning)
-        ldp.privatize(LABELS, law, prior=prior, noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            ldp.PrivateLabels(LABELS, classes=range(law.n_classes), noise=ldp.SeededNoise(0)),
+            law,
+            prior=prior,
+        )
 
 
 def test_later_stages_may_be_sure_of_their_rows() -> None:
@@ -297,7 +307,13 @@ def test_questions_depend_on_ids_and_not_on_labels(law: Law) -> None:
     prior = np.random.default_rng(4).dirichlet(np.full(5, 0.1), 2000)
     for ids in (None, np.arange(2000) + 7, np.array([f"row {i}" for i in range(2000)])):
         first, other = (
-            ldp.privatize(labels, law, prior=prior, ids=ids, noise=ldp.SeededNoise(seed))
+            ldp.privatize(
+                ldp.PrivateLabels(
+                    labels, classes=range(law.n_classes), ids=ids, noise=ldp.SeededNoise(seed)
+                ),
+                law,
+                prior=prior,
+            )
             .blocks[0]
             .side
             for seed, labels in ((0, LABELS), (1, (LABELS + 1) % 5))
@@ -307,14 +323,27 @@ def test_questions_depend_on_ids_and_not_on_labels(law: Law) -> None:
             order = np.random.default_rng(5).permutation(2000)
             moved = (
                 ldp.privatize(
-                    LABELS[order], law, prior=prior[order], ids=ids[order], noise=ldp.SeededNoise(2)
+                    ldp.PrivateLabels(
+                        LABELS[order],
+                        classes=range(law.n_classes),
+                        ids=ids[order],
+                        noise=ldp.SeededNoise(2),
+                    ),
+                    law,
+                    prior=prior[order],
                 )
                 .blocks[0]
                 .side
             )
             assert all((first[name][order] == moved[name]).all() for name in first)
     elsewhere = (
-        ldp.privatize(LABELS, law, prior=prior, column="other", noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            ldp.PrivateLabels(
+                LABELS, classes=range(law.n_classes), column="other", noise=ldp.SeededNoise(0)
+            ),
+            law,
+            prior=prior,
+        )
         .blocks[0]
         .side
     )
@@ -341,7 +370,16 @@ def test_tables_and_arrays_ask_a_row_the_same(name: str, tmp_path) -> None:
     law = noisy.blocks[0].law
     side = (
         ldp.privatize(
-            LABELS, law, prior=prior, ids=ids, dataset="d", column="y", noise=ldp.SeededNoise(0)
+            ldp.PrivateLabels(
+                LABELS,
+                classes=range(law.n_classes),
+                dataset="d",
+                column="y",
+                ids=ids,
+                noise=ldp.SeededNoise(0),
+            ),
+            law,
+            prior=prior,
         )
         .blocks[0]
         .side

@@ -38,7 +38,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.PriorQuestionsWa
 
 def drawn(law, n, seed=0, classes=None):
     labels = np.random.default_rng(seed).choice(4, p=P, size=n)
-    return labels, ldp.privatize(labels, law, noise=ldp.SeededNoise(seed))
+    return labels, ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(law.n_classes), noise=ldp.SeededNoise(seed)), law
+    )
 
 
 def assert_coverage(covered, level=0.95, slack=0.005):
@@ -84,7 +86,9 @@ def test_units_widen_intervals_as_they_must():
     cover."""
     rng = np.random.default_rng(1)
     labels = np.repeat((rng.random(300 * 300) < 0.3).astype(int), 4)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(2), noise=SEED), ldp.RandomizedResponse(2, 3.0)
+    )
     units = np.repeat(np.arange(300), 4)
     found = {True: [], False: []}
     for i in range(300):
@@ -100,7 +104,9 @@ def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     """Practically without noise, so that the interval of the rounded number is one point."""
     values = np.random.default_rng(0).lognormal(10.5, 0.6, 20_001)
     grid = ldp.Grid(0, 100_000, points=21)
-    noisy = ldp.privatize(values, ldp.RandomizedResponse(21, 40.0), classes=grid, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(values, classes=grid, noise=SEED), ldp.RandomizedResponse(21, 40.0)
+    )
     found = ldp.stats.quantiles(noisy, q=(0.001, 0.1, 0.5, 0.999))
     for q in (0.1, 0.5):
         one, truth = found[q], np.quantile(values, q)
@@ -111,7 +117,8 @@ def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     assert found[0.999].high == 100_000 and found[0.001].low >= 0
     assert "e+0" not in str(found) and "12,500" in str(found)
     rounded = ldp.privatize(
-        np.asarray(grid)[grid.codes(values)], noisy.blocks[0].law, classes=list(grid), noise=SEED
+        ldp.PrivateLabels(np.asarray(grid)[grid.codes(values)], classes=list(grid), noise=SEED),
+        noisy.blocks[0].law,
     )
     exact = ldp.stats.quantiles(rounded, q=(0.1,))[0.1]  # classes that are no grid
     assert exact.low == exact.value == exact.high
@@ -121,7 +128,9 @@ def test_quantiles_cover():
     """300 releases; at least the nominal level, since values are discrete."""
     rng = np.random.default_rng(2)
     values = rng.binomial(20, 0.4, 300 * 800)
-    noisy = ldp.privatize(values, ldp.SubsetSelection(21, 2.0), classes=range(21), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(values, classes=range(21), noise=SEED), ldp.SubsetSelection(21, 2.0)
+    )
     held = []
     for i in range(300):
         one = ldp.stats.quantiles(noisy[i * 800 : (i + 1) * 800], q=(0.5,))[0.5]
@@ -264,7 +273,7 @@ def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
     at most 5 % false alarms."""
     labels = np.random.default_rng(11).choice(4, p=P, size=300 * 630)
     asked, others = (
-        ldp.privatize(labels, law, noise=SEED)
+        ldp.privatize(ldp.PrivateLabels(labels, classes=range(law.n_classes), noise=SEED), law)
         for law in (ldp.Threshold(4, 2.0), ldp.SubsetSelection(4, 2.0))
     )
     by, pvalues = np.where(np.arange(630) % 21, "many", "few"), []
@@ -285,7 +294,7 @@ def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
         np.random.default_rng(7).choice(32, p=shares, size=300 * 600),
     )
     asked, others = (
-        ldp.privatize(labels, law, noise=SEED)
+        ldp.privatize(ldp.PrivateLabels(labels, classes=range(law.n_classes), noise=SEED), law)
         for law in (ldp.Threshold(32, 4.0), ldp.SubsetSelection(32, 4.0))
     )
     found = [
@@ -326,7 +335,9 @@ def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_oth
 def test_units_keep_the_level_of_the_test():
     rng = np.random.default_rng(4)
     labels = np.repeat(rng.choice(4, p=P, size=300 * 250), 4)
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 4.0), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(4), noise=SEED), ldp.RandomizedResponse(4, 4.0)
+    )
     units, by = np.repeat(np.arange(250), 4), np.repeat(np.arange(250) % 2, 4)
     parts = [noisy[i * 1000 : (i + 1) * 1000] for i in range(300)]
     assert_coverage(
@@ -343,10 +354,8 @@ def test_effects_cover(adjusted):
     x, arm = rng.normal(size=n), np.tile(np.arange(1000) % 2, 400)
     bought = (rng.random(n) < np.clip(0.4 + 0.15 * arm + 0.1 * np.tanh(x), 0, 1)).astype(int)
     noisy = ldp.privatize(
-        np.array(["no", "yes"])[bought],
+        ldp.PrivateLabels(np.array(["no", "yes"])[bought], classes=["no", "yes"], noise=SEED),
         ldp.RandomizedResponse(2, 2.0),
-        classes=["no", "yes"],
-        noise=SEED,
     )
     held = []
     for i in range(400):
@@ -400,7 +409,8 @@ def test_bad_input_is_refused_clearly():
         with pytest.raises(InvalidInput, match=message):
             call()
     texts = ldp.privatize(
-        ["a", "b"] * 9, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=SEED
+        ldp.PrivateLabels(["a", "b"] * 9, classes=["a", "b"], noise=SEED),
+        ldp.RandomizedResponse(2, 1.0),
     )
     with pytest.raises(InvalidInput, match="class values that are finite numbers"):
         ldp.stats.mean(texts)
@@ -415,11 +425,10 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
 def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
     labels = np.arange(300) % 4
     noisy = ldp.privatize(
-        labels,
+        ldp.PrivateLabels(
+            labels, classes=range(4), unit=np.arange(300) // 3, max_rows_per_unit=2, noise=SEED
+        ),
         ldp.RandomizedResponse(4, 4.0),
-        unit=np.arange(300) // 3,
-        max_rows_per_unit=2,
-        noise=SEED,
     )
     with pytest.warns(LabelDPWarning, match="Pass units="):
         found = ldp.stats.frequencies(noisy)
@@ -432,14 +441,14 @@ def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
 def test_a_draw_of_numbers_without_a_prior_is_not_warned_of(law):
     grid = ldp.Grid(0, 30, points=16)
     numbers = np.random.default_rng(0).uniform(5, 25, 3000)
-    alone = ldp.privatize(numbers, law, classes=grid, noise=SEED)
+    alone = ldp.privatize(ldp.PrivateLabels(numbers, classes=grid, noise=SEED), law)
     columns = ldp.LabelColumns({"income": grid, "kind": [0, 1]})
     beside = [
         ldp.privatize(
-            {"income": numbers, "kind": np.arange(3000) % 2},
+            ldp.PrivateLabels(
+                {"income": numbers, "kind": np.arange(3000) % 2}, classes=columns, noise=SEED
+            ),
             columns.law(4.0, split),
-            classes=columns,
-            noise=SEED,
         )
         for split in ("equal", "one")
     ]
@@ -457,7 +466,9 @@ def test_means_of_thresholds_are_told_where_all_answers_to_some_question_are_ali
     must help), all of them cover."""
     law = ldp.Threshold(points, 4.0)
     labels = np.random.default_rng(3).binomial(points - 1, 0.4, 400 * n)
-    noisy = ldp.privatize(labels, law, classes=range(points), noise=ldp.SeededNoise(9))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=range(points), noise=ldp.SeededNoise(9)), law
+    )
     parts = [noisy[i * n : (i + 1) * n] for i in range(400)]
     found = [ldp.stats.mean(part)["mean"] for part in parts]
     truth = 0.4 * (points - 1)
@@ -476,7 +487,9 @@ def test_thresholds_near_a_prior_are_warned_of():
     grid, prior = ldp.Grid(0, 30, points=16), np.ones((500, 16))
     prior[0, :8] = 20.0  # one row suffices
     noisy = ldp.privatize(
-        np.full(500, 15.0), ldp.Threshold(16, 2.0), classes=grid, prior=prior, noise=SEED
+        ldp.PrivateLabels(np.full(500, 15.0), classes=grid, noise=SEED),
+        ldp.Threshold(16, 2.0),
+        prior=prior,
     )
     with pytest.warns(PriorQuestionsWarning, match="threshold"):
         ldp.stats.mean(noisy)
@@ -488,7 +501,9 @@ def test_thresholds_near_a_prior_are_warned_of():
 def test_combinations_are_not_estimated_from_one_column_a_row():
     columns = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
     labels = {"a": np.array(["no", "yes"])[np.arange(3000) % 2], "b": np.arange(3000) % 3 + 1}
-    noisy = ldp.privatize(labels, columns.law(3.0, "one"), classes=columns, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels, classes=columns, noise=SEED), columns.law(3.0, "one")
+    )
     for ask in (
         lambda: ldp.stats.frequencies(noisy),
         lambda: ldp.stats.crosstab(noisy, np.arange(3000) % 2),
@@ -501,5 +516,7 @@ def test_combinations_are_not_estimated_from_one_column_a_row():
     assert both.low < 2.5 < both.high and both.tells
     assert ldp.stats.frequencies(noisy["b"])[2].tells
     for split in ("joint", "equal"):
-        told = ldp.privatize(labels, columns.law(3.0, split), classes=columns, noise=SEED)
+        told = ldp.privatize(
+            ldp.PrivateLabels(labels, classes=columns, noise=SEED), columns.law(3.0, split)
+        )
         assert ldp.stats.frequencies(told)["yes", 2].tells

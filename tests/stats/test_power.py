@@ -72,7 +72,9 @@ def test_the_power_of_a_difference_is_that_of_simulated_releases():
     assert ldp.stats.power(effect, law, n) == pytest.approx(0.8, abs=1e-3)
     arm = np.arange(n) % 2
     labels = (np.random.default_rng(1).random((RUNS, n)) < np.where(arm, 0.4, 0.3)).astype(int)
-    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels.ravel(), classes=range(law.n_classes), noise=SEED), law
+    )
     assert_power(
         [ldp.stats.effect(noisy[i * n : (i + 1) * n], arm).pvalue < 0.05 for i in range(RUNS)], 0.8
     )
@@ -88,7 +90,9 @@ def test_the_power_of_a_mean_is_that_of_simulated_releases():
     labels = np.where(
         arm, rng.choice(5, p=shifted, size=(RUNS, n)), rng.choice(5, p=shares, size=(RUNS, n))
     )
-    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels.ravel(), classes=range(law.n_classes), noise=SEED), law
+    )
     assert_power(
         [ldp.stats.difference(noisy[i * n : (i + 1) * n], arm).pvalue < 0.05 for i in range(RUNS)],
         0.7,
@@ -107,7 +111,9 @@ def test_the_power_of_a_coefficient_is_that_of_simulated_releases(share):
         else (rng.random((runs, n)) < share).astype(float)
     )
     labels = (rng.random((runs, n)) < expit(math.log(0.3 / 0.7) + 0.5 * x)).astype(int)
-    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(labels.ravel(), classes=range(law.n_classes), noise=SEED), law
+    )
     found = [
         ldp.stats.regress(noisy[i * n : (i + 1) * n], x[i], "logistic").pvalues[1] < 0.05
         for i in range(runs)
@@ -141,7 +147,12 @@ def test_the_variance_of_a_mean_of_numbers_is_that_of_a_release(law):
     that widen the interval of few rows."""
     rng = np.random.default_rng(0)
     values, shares = np.arange(9.0), rng.dirichlet(np.full(9, 2.0))
-    noisy = ldp.privatize(rng.choice(9, p=shares, size=100_000), law, noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(
+            rng.choice(9, p=shares, size=100_000), classes=range(law.n_classes), noise=SEED
+        ),
+        law,
+    )
     squares = (found := noisy.debias(np.tile(values, (len(noisy), 1)))) - found.mean()
     squares **= 2
     error = 5.5 * squares.std() / np.sqrt(len(noisy)) / squares.mean()

@@ -114,7 +114,8 @@ def test_derivatives_are_those_of_the_likelihood(family):
 def test_a_fit_is_the_maximum_that_brute_force_finds(model):
     X, y, theta = made(model, 1500)
     noisy = ldp.privatize(
-        y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED
+        ldp.PrivateLabels(y, classes=range(CLASSES[model]), noise=SEED),
+        ldp.SubsetSelection(CLASSES[model], 2.0),
     )
     fit = ldp.stats.regress(noisy, X, model)
     L = noisy.likelihood(dtype="float64")
@@ -159,7 +160,7 @@ def test_intervals_cover_with_either_standard_error(model, law):
     """
     runs, n = 120, 1200
     X, y, theta = made(model, runs * n, seed=3)
-    noisy = ldp.privatize(y, law, classes=range(law.n_classes), noise=SEED)
+    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), noise=SEED), law)
     for kind in ("observed", "sandwich"):
         held = []
         for i in range(runs if kind == "observed" else 40):
@@ -188,7 +189,8 @@ def fall(fit, model, X, L, place, value):
 def test_intervals_end_where_a_likelihood_ratio_test_rejects(model):
     X, y, _ = made(model, 500)
     noisy = ldp.privatize(
-        y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED
+        ldp.PrivateLabels(y, classes=range(CLASSES[model]), noise=SEED),
+        ldp.SubsetSelection(CLASSES[model], 2.0),
     )
     fit = ldp.stats.regress(noisy, X, model)
     L, wanted = noisy.likelihood(dtype="float64"), norm.ppf(0.975) ** 2
@@ -214,7 +216,8 @@ def test_a_linear_model_without_noise_has_the_intervals_and_tests_of_least_squar
     x, points = rng.normal(size=11), np.arange(2001) / 100
     y = np.rint(100 * (10 + 0.7 * x + rng.normal(size=11))) / 100
     noisy = ldp.privatize(
-        y, ldp.RandomizedResponse(2001, 60.0), classes=points.tolist(), noise=SEED
+        ldp.PrivateLabels(y, classes=points.tolist(), noise=SEED),
+        ldp.RandomizedResponse(2001, 60.0),
     )
     fit, plain = ldp.stats.regress(noisy, x, "linear"), linregress(x, y)
     half = student.ppf(0.975, 9) * plain.stderr
@@ -237,7 +240,9 @@ def test_an_interval_that_the_release_does_not_bound_has_an_infinite_end():
     prior = np.maximum(softmax(0.6 * x[:, None] * np.arange(-1, 2), axis=1), 0.02)
     for seed in range(20):
         noisy = ldp.privatize(
-            y, ldp.RRTopK(3, 2.0, 2), classes=range(3), prior=prior, noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(y, classes=range(3), noise=ldp.SeededNoise(seed)),
+            ldp.RRTopK(3, 2.0, 2),
+            prior=prior,
         )
         fit = ldp.stats.regress(noisy, x, "multinomial")
         low, high = fit.conf_int(names=["2: x1"])[0]
@@ -252,7 +257,8 @@ def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
     X, y, _ = made("linear", 60)
     for seed in range(20):
         noisy = ldp.privatize(
-            y, ldp.SubsetSelection(9, 1.0), classes=range(9), noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(y, classes=range(9), noise=ldp.SeededNoise(seed)),
+            ldp.SubsetSelection(9, 1.0),
         )
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -270,7 +276,10 @@ def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
 
 def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     x = np.repeat([0.0, 1.0], 500)
-    noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(x.astype(int), classes=range(2), noise=SEED),
+        ldp.RandomizedResponse(2, 40.0),
+    )
     with pytest.warns(SeparationWarning, match="x1"):
         fit = ldp.stats.regress(noisy, x, "logistic")
     assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
@@ -291,7 +300,8 @@ def test_where_no_row_has_the_outcome_slopes_are_open(epsilon):
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.random(3000) < 0.3, rng.normal(size=3000)])
     noisy = ldp.privatize(
-        np.zeros(3000, int), ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=SEED
+        ldp.PrivateLabels(np.zeros(3000, int), classes=[0, 1], noise=SEED),
+        ldp.RandomizedResponse(2, epsilon),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeparationWarning)
@@ -347,7 +357,10 @@ def test_a_group_without_the_outcome_bounds_its_coefficient_on_one_side(model):
 
 def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standard_error():
     X = np.random.default_rng(5).normal(size=(3000, 2))
-    noisy = ldp.privatize((X[:, 0] > 0).astype(int), ldp.RandomizedResponse(2, 2.0), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels((X[:, 0] > 0).astype(int), classes=range(2), noise=SEED),
+        ldp.RandomizedResponse(2, 2.0),
+    )
     with pytest.warns(SeparationWarning, match="intercept, x1, x2: a column"):
         fit = ldp.stats.regress(noisy, X, "logistic")
     assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
@@ -370,7 +383,8 @@ def test_intervals_and_tests_of_few_rows_agree(n):
         x = random.normal(size=n)
         labels = (random.random(n) < expit(2 * x)).astype(int)
         noisy = ldp.privatize(
-            labels, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(seed)
+            ldp.PrivateLabels(labels, classes=[0, 1], noise=ldp.SeededNoise(seed)),
+            ldp.RandomizedResponse(2, 3.0),
         )
         fit = ldp.stats.regress(noisy, x, "logistic")
         low, high = fit.conf_int().T
@@ -387,9 +401,12 @@ def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
     x = rng.normal(size=(8, 700))
     for each, noise in zip(x, range(8), strict=True):
         noisy = ldp.privatize(
-            rounded(3.5 + 0.8 * each + 1.2 * rng.normal(size=700), 0, 7),
+            ldp.PrivateLabels(
+                rounded(3.5 + 0.8 * each + 1.2 * rng.normal(size=700), 0, 7),
+                classes=range(law.n_classes),
+                noise=ldp.SeededNoise(noise),
+            ),
             law,
-            noise=ldp.SeededNoise(noise),
         )
         with pytest.warns(SeparationWarning, match="x1, log"):
             fit = ldp.stats.regress(noisy, each, "linear", standard_errors="sandwich")
@@ -398,9 +415,12 @@ def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
 
 def test_bad_designs_are_refused_by_name():
     X, y, _ = made("logistic", 200)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=range(2), noise=SEED), ldp.RandomizedResponse(2, 2.0)
+    )
     words = ldp.privatize(
-        np.where(y, "yes", "no"), ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED
+        ldp.PrivateLabels(np.where(y, "yes", "no"), classes=["no", "yes"], noise=SEED),
+        ldp.RandomizedResponse(2, 2.0),
     )
     table = pd.DataFrame(X, columns=["age", "sex"])
     cases = [
@@ -468,7 +488,9 @@ def test_least_squares_of_answers_about_random_thresholds() -> None:
     rng = np.random.default_rng(3)
     x = rng.normal(size=n)
     y = np.clip(np.rint(5 + 1.5 * x + rng.normal(size=n)), 0, 10)
-    noisy = ldp.privatize(y, ldp.Threshold(11, 2.0), classes=grid, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y, classes=grid, noise=ldp.SeededNoise(0)), ldp.Threshold(11, 2.0)
+    )
     fit = ldp.stats.regress(noisy, x, "least-squares")
     true = np.polyfit(x, y, 1)[::-1]
     assert (np.abs(fit.params - true) < 5.5 * fit.bse).all()
@@ -486,10 +508,10 @@ def test_a_linear_model_of_skewed_numbers_is_warned_of(kind):
     arm = rng.integers(2, size=8000)
     income = rng.lognormal(10.3, 0.7, 8000) * (1 + 0.35 * arm)
     noisy = ldp.privatize(
-        income,
+        ldp.PrivateLabels(
+            income, classes=ldp.Grid(0, 150_000, points=31), noise=ldp.SeededNoise(0)
+        ),
         ldp.laws.SquareWave(31, 2.0),
-        classes=ldp.Grid(0, 150_000, points=31),
-        noise=ldp.SeededNoise(0),
     )
     with pytest.warns(
         MisfitWarning,
@@ -516,11 +538,13 @@ def test_a_linear_model_that_is_right_passes_the_comparison(law, units, monkeypa
     for seed in range(10):
         X, y, _ = made("linear", 1500, seed)
         noisy = ldp.privatize(
-            y,
+            ldp.PrivateLabels(
+                y,
+                classes=POINTS.tolist(),
+                ids=np.arange(1500) + 1500 * seed,
+                noise=ldp.SeededNoise(seed),
+            ),
             law,
-            classes=POINTS.tolist(),
-            ids=np.arange(1500) + 1500 * seed,
-            noise=ldp.SeededNoise(seed),
         )
         ldp.stats.regress(noisy, X, "linear", units=np.arange(1500) // 2 if units else None)
     assert len(found) == 10 and min(found) > 1e-8 and max(found) > 1e-3

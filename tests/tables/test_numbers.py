@@ -77,8 +77,8 @@ def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(
 ) -> None:
     values, x, grid = incomes(200), np.zeros((200, 1)), ldp.Grid(0, 100, points)
     assert spec(grid).law_name == law
-    model = ldp.LabelDPRegressor(range=grid, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(
-        x, np.clip(values, 0, 100)
+    model = ldp.LabelDPRegressor(epsilon=2.0, n_stages=1).fit(
+        x, ldp.PrivateLabels(np.clip(values, 0, 100), range=grid, noise=ldp.SeededNoise(0))
     )
     assert {block.law.name for block in model.noisy_labels_.blocks} == {law}
     assert model.estimated_rmse_ is not None  # of so many points, by thresholds alone
@@ -139,7 +139,8 @@ def test_all_ways_into_the_door_round_and_clamp_alike() -> None:
         codes,
     )
     noisy = ldp.privatize(
-        values, ldp.RandomizedResponse(11, 700.0), classes=TENS, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(values, classes=TENS, noise=ldp.SeededNoise(0)),
+        ldp.RandomizedResponse(11, 700.0),
     )
     assert np.array_equal(noisy.hard_codes(), codes)
 

@@ -301,7 +301,10 @@ ARROW: dict[str, Change] = {
     "law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"]
 )
 def test_tables_of_noisy_labels_keep_their_proof(how: str, law: ldp.Law) -> None:
-    noisy = ldp.privatize(np.arange(300) % 4, law, ids=np.arange(300) + 7)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(np.arange(300) % 4, classes=range(law.n_classes), ids=np.arange(300) + 7),
+        law,
+    )
     again = ldp.NoisyLabels.from_table(ARROW[how](noisy.to_table()))
     place = np.searchsorted(noisy.ids, again.ids)
     np.testing.assert_array_equal(again.log_likelihood(), noisy[place].log_likelihood())
@@ -309,7 +312,9 @@ def test_tables_of_noisy_labels_keep_their_proof(how: str, law: ldp.Law) -> None
 
 
 def test_pandas_loses_the_facts_of_noisy_labels(tmp_path: Path) -> None:
-    noisy = ldp.privatize(np.arange(30) % 4, ldp.RandomizedResponse(4, 1.0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(np.arange(30) % 4, classes=range(4)), ldp.RandomizedResponse(4, 1.0)
+    )
     with pytest.raises(ldp.InvalidInput, match="metadata"):
         ldp.NoisyLabels.from_table(pa.Table.from_pandas(noisy.to_table().to_pandas()))
 

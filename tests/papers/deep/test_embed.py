@@ -126,8 +126,8 @@ def test_images_reach_a_net_that_clusters_them_and_one_that_starts_a_pipeline():
     embedder = Embedder(nn.AvgPool2d(4))
     noise, classes = ldp.SeededNoise(0), range(3)
     assert (
-        NoiseCluster(epsilon=0.2, n_clusters=3, embedder=embedder, classes=classes, noise=noise)
-        .fit(images, y)
+        NoiseCluster(epsilon=0.2, n_clusters=3, embedder=embedder)
+        .fit(images, ldp.PrivateLabels(y, classes=classes, noise=noise))
         .score(images, y)
         > 0.9
     )

@@ -58,7 +58,9 @@ def test_a_method_learns(name: str) -> None:
 
 def test_denoise_ssl_keeps_what_clusters_and_noise_agree_on() -> None:
     """Most labels that are kept are right, where most released ones are wrong."""
-    noisy = ldp.privatize(Y, tang2022.RandRes(10, 2.0), classes=range(10), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(Y, classes=range(10), noise=ldp.SeededNoise(0)), tang2022.RandRes(10, 2.0)
+    )
     clusters = find_clusters(X, 40).assign(X)
     kept = tang2022.denoise_ssl(clusters, ldp.deep.evidence_of(noisy), 10)
     some = (kept.rest < 0).numpy()  # a row that is kept has one candidate
