@@ -205,7 +205,8 @@ def measure(run: Run) -> Run:
         return run | scores(model.fit(X, labels), X_test, y_test)
     bound = dict(plain(run["data"], run["library"]))
     before, seconds, after = (
-        seconds_of(fit) for fit in (partial(own, run), partial(model.fit, X, y), partial(own, run))
+        seconds_of(fit)
+        for fit in (partial(own, run), partial(model.fit, X, labels), partial(own, run))
     )
     bound["seconds"] = (before + after) / 2  # other work slows all three alike
     took = {
