@@ -264,7 +264,7 @@ def test_a_link_to_a_ledger_is_the_ledger(
     assert through.runs_dir == ledger.runs_dir
     assert through.verify() == []
     with pytest.warns(UserWarning, match="at no cost"):
-        again = draw(through, np.arange(400))
+        again = draw(through, IDS)
     assert np.array_equal(first.hard_codes(), again.hard_codes())
     assert ledger.spent("d", "label") == 1.0
     assert not list(link.parent.glob("*.runs"))
