@@ -222,9 +222,10 @@ def test_columns_of_categories_and_gaps_are_the_librarys(library):
     frame["kind"] = pd.Categorical(np.where(X[:, 4] > 0, "high", "low"))
     frame.loc[::7, "a"] = np.nan
     settings = {"enable_categorical": True} if library == "xgboost" else {}
-    model = ldp.LabelDPClassifier(LIBRARIES[library](**settings), epsilon=4.0, random_state=0)
-    labels = ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0))
-    assert model.fit(frame, labels).score(frame, y) > 0.75
+    model = ldp.LabelDPClassifier(LIBRARIES[library](**settings), epsilon=4.0, random_state=0).fit(
+        frame, ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0))
+    )
+    assert model.score(frame, y) > 0.75
 
 
 @each
@@ -353,12 +354,14 @@ def test_xgboost_takes_labels_of_which_noise_left_a_class_out(steps, correction,
     ledger, inner = ldp.Ledger(tmp_path / "ledger.db"), LIBRARIES["xgboost"](n_estimators=20)
     model = make_pipeline(*steps, inner) if steps else inner
     names = np.array(["a", "c"])[y]
-    labels = ldp.PrivateLabels(
-        names, classes=["a", "b", "c"], dataset="d", column="class", ledger=ledger
-    )
     fitted = ldp.LabelDPClassifier(
         model, epsilon=20.0, law="rr", random_state=0, correction=correction
-    ).fit(X, labels)
+    ).fit(
+        X,
+        ldp.PrivateLabels(
+            names, classes=["a", "b", "c"], dataset="d", column="class", ledger=ledger
+        ),
+    )
     assert set(fitted.noisy_labels_.hard()) == {"a", "c"} and len(list(ledger.runs())) == 1
     assert fitted.score(X, names) > 0.9
     p = fitted.predict_proba(X)
