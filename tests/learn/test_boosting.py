@@ -68,8 +68,11 @@ def test_the_gradient_is_that_of_the_likelihood(k, law):
         "auto": ldp.AutoLaw(k, 1.0),
     }
     prior = rng.dirichlet(np.ones(k), 30) if law == "auto" else None
-    labels = ldp.PrivateLabels(rng.integers(k, size=30), classes=range(k), noise=ldp.SeededNoise(0))
-    noisy = ldp.privatize(labels, laws[law], prior=prior)
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(rng.integers(k, size=30), classes=range(k), noise=ldp.SeededNoise(0)),
+        laws[law],
+        prior=prior,
+    )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = rng.normal(size=30) if k == 2 else rng.normal(size=(30, k))
 
