@@ -112,8 +112,8 @@ def test_numbers_are_compared_by_their_mean():
 
 def test_each_of_several_targets_is_looked_at():
     X, y = groups()
-    Y = np.column_stack([y, np.random.default_rng(1).integers(0, 2, len(y))])
-    labels = ldp.PrivateLabels(Y, classes={"a": [0, 1], "b": [0, 1]}, noise=SEED)
+    columns = {"a": y, "b": np.random.default_rng(1).integers(0, 2, len(y))}
+    labels = ldp.PrivateLabels(columns, classes={"a": [0, 1], "b": [0, 1]}, noise=SEED)
     fit = ldp.LabelDPClassifier(SHRUNK, correction="em", epsilon=4.0, random_state=0).fit
     assert len(told(lambda: fit(X, labels))[1]) >= 2
 
@@ -139,8 +139,8 @@ def test_what_learned_the_noise_is_said_to_be_worse_than_a_constant(library):
         deep = {"n_estimators": 60, "max_depth": 12, "learning_rate": 1.0, "n_jobs": 1}
         kind = module.LGBMClassifier if library == "lightgbm" else module.XGBClassifier
         learner = kind(**deep, **({"num_leaves": 255} if library == "lightgbm" else {}))
-    X = np.random.default_rng(0).normal(size=(8000, 3))
     labels = ldp.PrivateLabels(np.arange(8000) % 2, classes=[0, 1], noise=SEED)
-    model = ldp.LabelDPClassifier(learner, epsilon=1.0, correction="none", random_state=0)
     with pytest.warns(MisfitWarning, match="worse than a constant"):
-        model.fit(X, labels)
+        ldp.LabelDPClassifier(learner, epsilon=1.0, correction="none", random_state=0).fit(
+            np.random.default_rng(0).normal(size=(8000, 3)), labels
+        )
