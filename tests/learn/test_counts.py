@@ -302,13 +302,13 @@ def test_the_label_column_is_no_group():
         (y, query, asked.groups[:], "bought"),
         (rows["bought"], query, asked.groups, None),
         (rows["bought"], query, asked.groups[:], None),
-        (y, one, y, "label"),
+        (y, one, None, "bought"),
         (rows["bought"], one, rows["bought"].copy(), "label"),
         (y, one, rows["bought"], "bought"),
     ):
         private = ldp.PrivateLabels(labels, classes=[0, 1], column=column, noise=SEED)
         with pytest.raises(ldp.InvalidInput, match=r"whose labels are private|label column among"):
-            ldp.aggregate(private, asks, groups)
+            ldp.aggregate(private, asks, private if groups is None else groups)
     paid = ldp.PrivateLabels(y, classes=[0, 1], column="paid", noise=SEED)
     assert ldp.aggregate(paid, query, asked.groups).n_groups == sum(asked.sizes)
 
