@@ -514,7 +514,6 @@ def test_noisy_labels_are_checked():
     noisy = noisy_of(Y)
     for given, options, message in (
         (noisy[1:], {}, "noisy labels of 1200 rows"),
-        (noisy, {"unit": np.arange(N)}, "only with raw labels"),
         (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
