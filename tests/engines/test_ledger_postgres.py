@@ -98,9 +98,7 @@ def test_one_charge_on_several_columns_is_in_the_account_of_each(ledger: Ledger)
     columns = LabelColumns({"a": [0, 1], "b": [0, 1, 2]})
     labels = {"a": [0, 1, 1, 0], "b": [2, 1, 0, 1]}
     noisy = privatize(
-        PrivateLabels(
-            labels, classes=columns, dataset="d", column="label", ids=range(4), ledger=ledger
-        ),
+        PrivateLabels(labels, classes=columns, dataset="d", ids=range(4), ledger=ledger),
         columns.law(1.0),
     )
     assert [ledger.spent("d", name) for name in ("a", "b")] == [1.0, 1.0]
