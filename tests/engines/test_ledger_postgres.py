@@ -16,7 +16,8 @@ from tests.contract import test_ledger, test_ledger_parts, test_ledger_processes
 from tests.contract.test_ledger import charge, kept
 from tests.engines import postgres
 
-from labeldp.custody import PrivateLabels, privatize
+from labeldp import PrivateLabels
+from labeldp.custody import privatize
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
 from labeldp.laws import LabelColumns
 from labeldp.ledger._database import LedgerUrl
