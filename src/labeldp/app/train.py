@@ -445,7 +445,7 @@ class _Raw:
     def settings(self) -> dict[str, Any]:
         """Return the parameters of the draw."""
         spec, learn = self._spec, self._spec.learn
-        own = {} if learn.model == COUNTS else {"law": spec.law, "n_stages": learn.n_stages}
+        own = {} if learn.model == COUNTS else {"law": spec.law, "stages": learn.n_stages}
         return own | {"epsilon": spec.epsilon}
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
@@ -463,7 +463,7 @@ class _Raw:
             codes = dict(zip(classes.names, classes.parts(codes), strict=True))
         if ids is not None:
             named = dict(zip(spec.ids, ids.T if ids.ndim > 1 else [ids], strict=True))
-            ids = pa.table(named) if ids.ndim > 1 else named
+            ids = named
         labels = PrivateLabels(
             codes,
             **domain,
@@ -571,7 +571,7 @@ class _Released(_Raw):
     def settings(self) -> dict[str, Any]:
         """Return the parameters without those of a draw; of several columns those to learn."""
         columns = self.codec.classes
-        wanted = {"classes": _coded(columns)} if isinstance(columns, LabelColumns) else {}
+        wanted = {"columns": columns.names} if isinstance(columns, LabelColumns) else {}
         return {"epsilon": 1.0} | wanted  # epsilon is unused
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
