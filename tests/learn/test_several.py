@@ -506,7 +506,6 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
             "Column 'rating'.*some label is not",
         ),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
-        ({"column": "clicked"}, Y, "under their own names"),
         ({"estimator": "trees"}, Y, "classifier"),
         ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
         ({"class_prior": {"cliked": [0.5, 0.5]}}, Y, "'clicked'"),
@@ -518,15 +517,10 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
 )
 def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     with pytest.raises((InvalidInput, TypeError), match=said):
-        facts = {"column": changes.pop("column")} if "column" in changes else {}
-        model(**changes).fit(X, closed(y, ledger=ledger, **facts))
+        model(**changes).fit(X, closed(y, ledger=ledger))
+    with pytest.raises(InvalidInput, match="under their own names"):
+        closed(ledger=ledger, column="clicked")
     assert not ledger.exists() or ledger.runs() == []
-
-
-def test_noisy_labels_of_one_column_are_refused():
-    noisy = ldp.privatize(closed(), COLUMNS.law(1.0))
-    with pytest.raises(InvalidInput, match="declared classes, got other ones"):
-        model().fit(X, noisy["rating"])
 
 
 def test_a_column_that_no_row_was_asked_about_is_named():
@@ -550,7 +544,7 @@ def test_learners_of_one_column_say_so(kind, ledger):
 
 def test_it_is_cloned_and_tagged_as_scikit_learn_expects():
     copy = clone(model())
-    assert copy.get_params()["epsilon"] == 4.0
+    assert get_tags(copy).target_tags.multi_output
     fitted = copy.fit(X, closed())
     with pytest.raises(InvalidInput, match="score one column"):
         fitted.score(X, fitted.noisy_labels_)
@@ -607,41 +601,3 @@ def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
     np.testing.assert_array_equal(
         again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order]
     )
-
-
-@pytest.mark.parametrize("split", ["equal", "one", "joint"])
-def test_some_columns_of_noisy_labels_are_learned_alone(split):
-    """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of
-    them, too."""
-    noisy = ldp.privatize(closed(), COLUMNS.law(4.0, split))
-    turned = ldp.LabelColumns(dict(zip(COLUMNS.names[::-1], COLUMNS.lists[::-1], strict=True)))
-    whole, other = model(classes=None).fit(X, noisy), model(classes=turned).fit(X, noisy)
-    np.testing.assert_array_equal(other.predict(X), whole.predict(X)[:, ::-1])
-    assert [list(each) for each in other.classes_] == [
-        [1, 2, 3],
-        ["no", "yes"],
-    ] and other.estimated_accuracy_ == whole.estimated_accuracy_[::-1]
-    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
-    noisy = ldp.privatize(
-        closed({**Y, "high": (X[:, 2] > 0).astype(int)}, three),
-        three.law(4.0, split),
-    )
-    whole, some = model(classes=None).fit(X, noisy), model().fit(X, noisy)
-    assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
-    np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, :2])
-    assert 0 < some.score(X, Y) <= 1
-    with pytest.raises(InvalidInput, match="declared classes"):
-        model(classes=ldp.LabelColumns({"clicked": ["yes", "no"], "high": [0, 1]})).fit(X, noisy)
-
-
-def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
-    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
-    drawn = ldp.privatize(
-        closed({**Y, "high": (X[:, 2] > 0).astype(int)}, three),
-        three.law(4.0),
-    )
-    others = ~drawn["high"].evidenced
-    noisy = drawn[others]
-    with pytest.raises(InvalidInput, match="none about 'high'"):
-        model(classes=None).fit(X[others], noisy)
-    assert model().fit(X[others], noisy).predict(X).shape == (N, 2)
