@@ -221,7 +221,7 @@ class DpSgd:
 
 
 OPTIONS = LearnOptions(row_budget=200_000)
-PUBLISHED_RECIPE: dict[str, Any] = {"n_stages": 1, "correction": "none", "validation_fraction": 0.0}
+PUBLISHED_RECIPE: dict[str, Any] = {"stages": 1, "correction": "none", "validation_fraction": 0.0}
 
 
 def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
@@ -251,10 +251,10 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
         )
     recipes: dict[str, dict[str, Any]] = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
-        "labeldp without clusters": {"n_stages": 2},
+        "labeldp without clusters": {"stages": 2},
         "ClusterRR": {"law": "cluster-rr"} | PUBLISHED_RECIPE,
         "ClusterPrior + RRWithPrior": {"law": "rr-with-prior"} | PUBLISHED_RECIPE,
-        "ClusterPrior + AutoLaw": {"law": "auto", "n_stages": 2},
+        "ClusterPrior + AutoLaw": {"law": "auto", "stages": 2},
     }
     more = recipes[method]
     if method.startswith("Cluster"):
