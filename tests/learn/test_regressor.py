@@ -804,7 +804,7 @@ def test_scorers_refuse_what_they_cannot_read() -> None:
         InvalidInput, match=r"got LinearRegression. Use a scorer .*'neg_mean_squared_error'"
     ):
         ldp.metrics.likelihood_scorer(LinearRegression().fit(X, y), X, noisy)
-    with pytest.raises(ValueError, match="scoring=labeldp.metrics.make_scorer"):
+    with pytest.raises(ValueError, match=r"scoring=labeldp\.metrics\.make_scorer"):
         GridSearchCV(
             plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2), error_score="raise"
         ).fit(X, noisy)
