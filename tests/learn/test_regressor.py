@@ -804,8 +804,10 @@ def test_scorers_refuse_what_they_cannot_read() -> None:
         InvalidInput, match=r"got LinearRegression. Use a scorer .*'neg_mean_squared_error'"
     ):
         ldp.metrics.likelihood_scorer(LinearRegression().fit(X, y), X, noisy)
-    with pytest.raises(ValueError, match=r"Score by scoring=labeldp.metrics.make_scorer"):
-        GridSearchCV(plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2)).fit(X, noisy)
+    with pytest.raises(ValueError, match=r"scoring=labeldp\.metrics\.make_scorer"):
+        GridSearchCV(
+            plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2), error_score="raise"
+        ).fit(X, noisy)
     five = np.full(40, 5.0)
     told_nothing = ldp.privatize(
         ldp.PrivateLabels(five, classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)),
