@@ -49,6 +49,37 @@ def closed(y=Y, classes=COLUMNS, **facts):
     return ldp.PrivateLabels(y, **{"classes": classes} | account | facts)
 
 
+def of_three(law=None):
+    """Noisy labels of the two columns and a third one, "high"."""
+    three = ldp.LabelColumns(
+        {**dict(zip(COLUMNS.names, COLUMNS.lists, strict=True)), "high": [0, 1]}
+    )
+    labels = closed({**Y, "high": (X[:, 2] > 0).astype(int)}, three)
+    return ldp.privatize(labels, three.law(4.0, *([] if law is None else [law])))
+
+
+@pytest.mark.parametrize("split", ["joint", "one", "equal"])
+def test_some_columns_of_noisy_labels_are_learned_alone(split):
+    """In the order of `columns`; each as when all are learned. Of a joint draw the others tell of
+    them, too."""
+    noisy = of_three(split)
+    whole, some = model().fit(X, noisy), model(columns=["rating", "clicked"]).fit(X, noisy)
+    assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
+    np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, 1::-1])
+    assert 0 < some.score(X, Y) <= 1
+    with pytest.raises(InvalidInput, match="column"):
+        model(columns=["clicks"]).fit(X, noisy)
+
+
+def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
+    drawn = of_three()
+    others = ~drawn["high"].evidenced
+    with pytest.raises(InvalidInput, match="none about 'high'"):
+        model().fit(X[others], drawn[others])
+    two = model(columns=COLUMNS.names).fit(X[others], drawn[others])
+    assert two.predict(X).shape == (N, 2)
+
+
 @pytest.mark.parametrize("split", [None, "equal", "one"])
 def test_each_target_is_predicted_from_one_draw(split):
     law = "auto" if split is None else COLUMNS.law(4.0, split)
