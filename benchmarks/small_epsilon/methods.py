@@ -26,6 +26,7 @@ from benchmarks.small_epsilon.features import KINDS
 from benchmarks.small_epsilon.features import learned as learn_features
 from labeldp.aggregates._gaussian import analytic_sigma
 from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier
+from labeldp.papers.esfandiari2022 import ClusterRRPrior
 
 IMAGES = ("mnist", "fashion_mnist", "cifar10")
 ORIENTATIONS, CELL = 8, 4
@@ -258,7 +259,8 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
     }
     more = recipes[method]
     if method.startswith("Cluster"):
-        more = more | {"prior": ClusterPrior(embedder_for(name))}
+        prior = ClusterRRPrior if method == "ClusterRR" else ClusterPrior
+        more = more | {"prior": prior(embedder_for(name))}
     return ldp.LabelDPClassifier(
         estimator, epsilon=epsilon, random_state=seed, options=OPTIONS, **more
     )

@@ -417,8 +417,8 @@ def of_facts(facts: LabelFacts) -> PrivateLabels:
 
 
 _CODES: WeakKeyDictionary[PrivateLabels, tuple[int, Codes, Callable[[], Any]]] = WeakKeyDictionary()
-"""The process that may open labels, the labels, and what they were made from while it is there. They
-are kept here, so that no attribute of a value leads to them."""
+"""The process that may open labels, the labels, and what they were made from while it is there.
+They are kept here, so that no attribute of a value leads to them."""
 
 
 def opened(labels: PrivateLabels) -> Codes:
