@@ -27,7 +27,7 @@ READY_DEV := $(STAMPS)/dev-$(call checksum,$(PINS) $(DEV_PINS) pyproject.toml)
 DEEP_READY := $(DEEP_VENV)/.stamps/dev-$(call checksum,$(PINS) $(DEEP_PINS) pyproject.toml)
 LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 
-.PHONY: help demo test test-deep lint types format bench test-oldest test-later test-engines engines coverage dist nightly clean
+.PHONY: help demo test test-deep lint types format bench test-oldest test-later test-engines engines install-engines installed coverage dist nightly clean
 
 help:
 	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
@@ -116,6 +116,11 @@ test-later:
 
 test-engines:
 	@$(MAKE) engines VENV=.venv-engines DEV_PINS=constraints-engines.txt
+
+install-engines:
+	@$(MAKE) installed VENV=.venv-engines DEV_PINS=constraints-engines.txt
+
+installed: $(READY_DEV)
 
 engines: $(READY_DEV)
 	@$(PY) -m pytest -m engines --quiet --durations=15 $(or $(TESTS),tests/engines tests/corpus)
