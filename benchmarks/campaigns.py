@@ -224,21 +224,26 @@ def hard(X: Any, y: Array, X_test: Any) -> Iterator[tuple[str, str, Array]]:
     )
 
 
+def labels_of(train: Rows, seed: int) -> ldp.PrivateLabels:
+    """The labels, at most one of each person."""
+    noise = ldp.SeededNoise(seed)
+    return ldp.PrivateLabels(train.y, classes=[0, 1], unit=train.person, noise=noise)
+
+
 def ours(
     train: Rows, noisy: ldp.NoisyLabels, run: Run, X_test: Any
 ) -> Iterator[tuple[str, Array, float]]:
     """Learner, probabilities and seconds of labeldp's."""
     seed = run["seed"]
-    given = {"classes": [0, 1], "noise": ldp.SeededNoise(seed), "random_state": seed}
     for name, made in (("boosting", boosting), ("regression", regression)):
         start = time.process_time()
         model = ldp.LabelDPClassifier(made(), random_state=seed).fit(train.X, noisy)
         yield name, model.predict_proba(X_test)[:, 1], time.process_time() - start
     start = time.process_time()
     counts = ldp.learn.ProportionClassifier(
-        regression(), epsilon=run["epsilon"], embedder=embedding(), **given
+        regression(), epsilon=run["epsilon"], embedder=embedding(), random_state=seed
     )
-    counts.fit(train.X, train.y, unit=train.person)
+    counts.fit(train.X, labels_of(train, seed))
     yield "counts", counts.predict_proba(X_test)[:, 1], time.process_time() - start
 
 
@@ -253,12 +258,7 @@ def measure(run: Run) -> Run:
             }
         }
     law = ldp.RandomizedResponse(2, run["epsilon"])
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            train.y, classes=[0, 1], unit=train.person, noise=ldp.SeededNoise(run["seed"])
-        ),
-        law,
-    )
+    noisy = ldp.privatize(labels_of(train, run["seed"]), law)
     scores, seconds = {}, {}
     for name, p, spent in ours(train, noisy, run, test.X):
         scores[f"{name}, labeldp"], seconds[name] = figures(p, test.p), round(spent, 1)

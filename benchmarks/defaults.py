@@ -127,11 +127,9 @@ def measure(name: str, setting: str, epsilon: float, seed: int) -> Run:
     model = ldp.LabelDPClassifier(
         DATA[name](dataset),
         epsilon=epsilon,
-        classes=range(k),
-        noise=ldp.SeededNoise(seed),
         random_state=seed,
         **settings,
-    ).fit(X, y)
+    ).fit(X, ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed)))
     proba = model.predict_proba(X_held)
     return {
         "data": name,
@@ -162,11 +160,9 @@ def measure_stages(name: str, learner: str, epsilon: float, seed: int, n_stages:
         staged_estimator(dataset, learner),
         epsilon=epsilon,
         n_stages=n_stages,
-        classes=range(k),
-        noise=ldp.SeededNoise(seed),
         random_state=seed,
         **(EM if learner == "trees" else {}),
-    ).fit(X, y)
+    ).fit(X, ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed)))
     proba = model.predict_proba(X_held)
     return {
         "data": name,

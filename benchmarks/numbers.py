@@ -236,19 +236,15 @@ def ours(data: Task, method: str, epsilon: float, seed: int) -> Run:
     model = ldp.LabelDPRegressor(
         boosting(data, max_iter=MOST_ROUNDS),
         epsilon=epsilon,
-        range=data.grid,
         n_stages=2 if method == "two stages" else 1,
-        noise=ldp.SeededNoise(seed),
         random_state=seed,
     )
+    labels = ldp.PrivateLabels(data.y, range=data.grid, noise=ldp.SeededNoise(seed))
     if method == "thresholds":
-        noisy = ldp.privatize(
-            ldp.PrivateLabels(data.y, classes=data.grid, noise=ldp.SeededNoise(seed)),
-            ldp.Threshold(len(data.grid), epsilon),
-        )
+        noisy = ldp.privatize(labels, ldp.Threshold(len(data.grid), epsilon))
         model.set_params(validation_fraction=0.0).fit(data.X, noisy)
     else:
-        model.fit(data.X, data.y)
+        model.fit(data.X, labels)
     return {
         "rmse": error(model.predict(data.X_test), data),
         "rounds": model.estimator_.n_iter_,
@@ -260,14 +256,8 @@ def classes(data: Task, epsilon: float, seed: int) -> Run:
     estimator = HistGradientBoostingClassifier(
         categorical_features=list(data.categorical) or None, random_state=0
     )
-    model = ldp.LabelDPClassifier(
-        estimator,
-        epsilon=epsilon,
-        classes=data.grid,
-        noise=ldp.SeededNoise(seed),
-        random_state=seed,
-    )
-    model.fit(data.X, data.y)
+    model = ldp.LabelDPClassifier(estimator, epsilon=epsilon, random_state=seed)
+    model.fit(data.X, ldp.PrivateLabels(data.y, range=data.grid, noise=ldp.SeededNoise(seed)))
     return {
         "rmse": error(model.predict_proba(data.X_test) @ np.asarray(data.grid, np.float64), data)
     }

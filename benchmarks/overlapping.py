@@ -109,9 +109,8 @@ def _trees() -> Any:
 def _tables(by: Sequence[Any], epsilon: float, seed: int, *, trees: bool = False) -> Array:
     data, rows, test = _adult()
     asked = Groupings(rows, by)
-    answer = ldp.aggregate(
-        data.y_train, asked.query(2, epsilon), asked.groups, noise=ldp.SeededNoise(seed)
-    )
+    labels = ldp.PrivateLabels(data.y_train, classes=range(2), noise=ldp.SeededNoise(seed))
+    answer = ldp.aggregate(labels, asked.query(2, epsilon), asked.groups)
     model = CountsClassifier(_regression()).fit(rows, asked.tables(answer))
     if not trees:
         return model.predict_proba(test)
@@ -128,14 +127,9 @@ def _tables(by: Sequence[Any], epsilon: float, seed: int, *, trees: bool = False
 def _clustering(epsilon: float, seed: int) -> Array:
     data, rows, test = _adult()
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    model = ProportionClassifier(
-        _regression(),
-        epsilon=epsilon,
-        classes=range(2),
-        embedder=encoder,
-        noise=ldp.SeededNoise(seed),
-    )
-    return np.asarray(model.fit(rows, data.y_train).predict_proba(test))
+    model = ProportionClassifier(_regression(), epsilon=epsilon, embedder=encoder)
+    labels = ldp.PrivateLabels(data.y_train, classes=range(2), noise=ldp.SeededNoise(seed))
+    return np.asarray(model.fit(rows, labels).predict_proba(test))
 
 
 def _response(epsilon: float, seed: int, *, trees: bool = False) -> Array:

@@ -68,14 +68,9 @@ def learner(strength: float = 1.0) -> LogisticRegression:
     return LogisticRegression(C=strength, max_iter=200)
 
 
-def model_of(method: str, n_classes: int, epsilon: float, seed: int) -> Any:
+def model_of(method: str, epsilon: float, seed: int) -> Any:
     """Make the model of a method, to be fitted on raw labels."""
-    shared: dict[str, Any] = {
-        "epsilon": epsilon,
-        "classes": range(n_classes),
-        "noise": ldp.SeededNoise(seed),
-        "random_state": seed,
-    }
+    shared: dict[str, Any] = {"epsilon": epsilon, "random_state": seed}
     if method == TEACHERS:
         return PATEClassifier(learner(10.0), delta=DELTA, **shared)
     if method == COUNTS:
@@ -102,9 +97,12 @@ def measure(run: Run) -> Run:
     """Run one method."""
     warnings.simplefilter("ignore")
     found, (X, X_test) = parts(run["data"]), embedded(run["data"])
-    model = model_of(run["method"], found.dataset.n_classes, run["epsilon"], run["seed"])
+    model, labels = model_of(run["method"], run["epsilon"], run["seed"]), found.y
+    if run["method"] != PUBLIC:
+        noise = ldp.SeededNoise(run["seed"])
+        labels = ldp.PrivateLabels(found.y, classes=range(found.dataset.n_classes), noise=noise)
     start = time.perf_counter()
-    model.fit(X, found.y)
+    model.fit(X, labels)
     seconds = time.perf_counter() - start
     facts: dict[str, Any] = {
         "accuracy": float(np.mean(model.predict(X_test) == found.y_test)),

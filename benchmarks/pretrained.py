@@ -208,7 +208,6 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
     """What a method predicts of the test rows, on any features that saw no label of the training
     rows."""
     X, y, X_test, _, k = columns
-    told: dict[str, Any] = {"epsilon": epsilon, "classes": range(k), "noise": ldp.SeededNoise(seed)}
     if method == "chosen":
         best, found = chosen(columns, epsilon, seed)
         return found, {"chose": best}
@@ -218,14 +217,15 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
         some = rows_worth(y, k, epsilon, seed)
         return choosing().fit(X[some], y[some]).predict(X_test), {"labels": len(some)}
     models: dict[str, Callable[[], Any]] = {
-        "votes": lambda: NoiseCluster(learner(), embedder="pca", **told),
-        "counts": lambda: ProportionClassifier(choosing(), embedder="pca", **told),
-        "likelihood": lambda: ldp.LabelDPClassifier(learner(), random_state=seed, **told),
+        "votes": lambda: NoiseCluster(learner(), epsilon=epsilon, embedder="pca"),
+        "counts": lambda: ProportionClassifier(choosing(), epsilon=epsilon, embedder="pca"),
+        "likelihood": lambda: ldp.LabelDPClassifier(learner(), epsilon=epsilon, random_state=seed),
         "counts as prior": lambda: ldp.LabelDPClassifier(
-            learner(), prior=ClusterPrior("pca"), random_state=seed, **told
+            learner(), epsilon=epsilon, prior=ClusterPrior("pca"), random_state=seed
         ),
     }
-    return models[method]().fit(X, y).predict(X_test), {}
+    labels = ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed))
+    return models[method]().fit(X, labels).predict(X_test), {}
 
 
 METHODS = (TRUE, "votes", "counts", "likelihood", "counts as prior", "chosen", "no privacy")

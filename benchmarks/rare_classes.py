@@ -280,11 +280,10 @@ def _asked(learner: str, epsilon: float, seed: int) -> float:
         None if learner == "trees" else LEARNERS[learner](),
         epsilon=epsilon,
         class_prior=HistogramPrior(SHARE * epsilon),
-        classes=range(2),
-        noise=ldp.SeededNoise(seed),
         random_state=seed,
     )
-    return _loss(model.fit(X, y).predict_proba(X_test), truth)
+    labels = ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(seed))
+    return _loss(model.fit(X, labels).predict_proba(X_test), truth)
 
 
 def known_tables() -> str:

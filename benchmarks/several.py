@@ -59,13 +59,10 @@ def rows(sizes: Sequence[int], tie: float, n: int, seed: int) -> tuple[Array, Ar
 def _fitted(
     columns: ldp.LabelColumns, X: Array, Y: Any, epsilon: float, seed: int, **settings: Any
 ) -> ldp.LabelDPClassifier:
-    given: dict[str, Any] = {
-        "epsilon": epsilon,
-        "classes": columns,
-        "noise": ldp.SeededNoise(seed),
-        "random_state": seed,
-    }
-    return ldp.LabelDPClassifier(LogisticRegression(), **given | settings).fit(X, Y)
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=epsilon, random_state=seed, **settings
+    )
+    return model.fit(X, ldp.PrivateLabels(Y, classes=columns, noise=ldp.SeededNoise(seed)))
 
 
 def _stages(split: str, law: str, n_stages: int = 2) -> Callable[..., list[Any]]:

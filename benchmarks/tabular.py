@@ -146,12 +146,11 @@ def fitted(name: str, method: str, epsilon: float, seed: int) -> Any:
     model = ldp.LabelDPClassifier(
         estimator,
         epsilon=epsilon,
-        classes=range(dataset.n_classes),
-        noise=ldp.SeededNoise(seed),
         random_state=seed,
         **settings_of(method, epsilon),
     )
-    return model.fit(X, y)
+    noise = ldp.SeededNoise(seed)
+    return model.fit(X, ldp.PrivateLabels(y, classes=range(dataset.n_classes), noise=noise))
 
 
 def measure(run: Run) -> Run:

@@ -40,14 +40,18 @@ def work(config: dict[str, str]) -> None:
             epochs=10, batch_size=64, rate=0.02, precision="float32", optimizer="sgd"
         ),
         epsilon=EPSILON,
-        classes=range(10),
-        dataset="digits",
-        ledger=ldp.Ledger(Path(config["folder"]) / "ledger.db"),
         folder=Path(config["folder"]) / "fit",
         random_state=0,
         device=fabric,
     )
-    model.fit(X[200:], y[200:])  # labels of the other workers are not looked at
+    labels = ldp.PrivateLabels(  # those of the other workers are not looked at
+        y[200:],
+        classes=range(10),
+        dataset="digits",
+        column="digit",
+        ledger=ldp.Ledger(Path(config["folder"]) / "ledger.db"),
+    )
+    model.fit(X[200:], labels)
     if fabric.global_rank == 0:
         print(
             f"{EPSILON:g}-label-DP, accuracy {model.score(X[:200], y[:200]):.3f},"

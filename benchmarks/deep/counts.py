@@ -68,10 +68,11 @@ def fit(
     draws = len(method.sizes) > 1
     order = np.random.default_rng(seed).permutation(len(Z)) if draws else np.arange(len(Z))
     counted, drawn = np.split(order, [round(len(Z) * method.sizes[0] / sum(method.sizes))])
-    linear = ProportionClassifier(
-        choosing(), epsilon=epsilon, classes=range(data.n_classes), noise=ldp.SeededNoise(seed)
+    linear = ProportionClassifier(choosing(), epsilon=epsilon)
+    labels = ldp.PrivateLabels(
+        data.y[counted], classes=range(data.n_classes), noise=ldp.SeededNoise(seed)
     )
-    proba = linear.fit(Z[counted], data.y[counted]).predict_proba(Z)
+    proba = linear.fit(Z[counted], labels).predict_proba(Z)
     groups, asked = linear.clusters_.assign(Z[counted]), linear.aggregate_
     assert isinstance(asked.query, Histogram)
     counts, variance = asked.values.astype(np.float64), asked.query.standard_deviation() ** 2

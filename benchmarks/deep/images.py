@@ -313,9 +313,10 @@ def labels_of(data: Data, epsilon: float | None, seed: int) -> Form:
         return labels_of_some(torch.from_numpy(data.y), torch.ones(len(data.y), dtype=torch.bool))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        return evidence_of(
-            ldp.privatize(data.y, LAW(data.n_classes, epsilon), noise=ldp.SeededNoise(seed))
+        labels = ldp.PrivateLabels(
+            data.y, classes=range(data.n_classes), noise=ldp.SeededNoise(seed)
         )
+        return evidence_of(ldp.privatize(labels, LAW(data.n_classes, epsilon)))
 
 
 def tables() -> str:

@@ -64,14 +64,18 @@ def fit(place: Path) -> TorchClassifier:
             optimizer="sgd",
         ),
         n_stages=STAGES,
-        classes=range(K),
         validation_fraction=0.1,
-        dataset="resume",
-        ledger=labeldp.Ledger(place / "ledger.db"),
         random_state=0,
         folder=place / "fit",
     )
-    return net.fit(X, y)
+    labels = labeldp.PrivateLabels(
+        y,
+        classes=range(K),
+        dataset="resume",
+        column="label",
+        ledger=labeldp.Ledger(place / "ledger.db"),
+    )
+    return net.fit(X, labels)
 
 
 # A process of its own, which notes what it does and is killed at a moment

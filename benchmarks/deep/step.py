@@ -240,14 +240,13 @@ def two_stages(size: str, device: str) -> dict[str, object]:
     """A fit in two stages, from raw labels to a model, and the share of it that is training."""
     n = EPOCH_ROWS[size]
     images = torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8)
-    labels = torch.randint(0, 10, (n,)).numpy()
+    made = torch.randint(0, 10, (n,)).numpy()
+    labels = ldp.PrivateLabels(made, classes=range(10), noise=ldp.SeededNoise(0))
     net = TorchClassifier(
         SmallConvNet,
         recipe=FIT,
         epsilon=1.0,
         n_stages=2,
-        classes=range(10),
-        noise=ldp.SeededNoise(0),
         device=device,
         random_state=0,
     )

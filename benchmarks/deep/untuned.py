@@ -205,16 +205,10 @@ def fitted(
     (learned, held, tested), k = rows_of(data, net, CELLS[data, net], seed)
     X, y = learned
     start = time.process_time()
+    labels = ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed))
     if setting == BY_HAND:
-        proba = by_hand(
-            net_of(net, X.shape[1]),
-            X,
-            ldp.privatize(
-                ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed)),
-                ldp.SubsetSelection(k, epsilon),
-            ),
-            seed,
-        )
+        noisy = ldp.privatize(labels, ldp.SubsetSelection(k, epsilon))
+        proba = by_hand(net_of(net, X.shape[1]), X, noisy, seed)
     else:
         fields = SETTINGS.get(setting, {}) | (
             {"loss": cross_entropy} if setting in (HARD, PUBLIC) else {}
@@ -222,17 +216,15 @@ def fitted(
         model = TorchClassifier(
             net_of(net, X.shape[1]),
             epsilon=epsilon,
-            classes=range(k),
             n_stages=STAGES.get(setting, 1),
             law="rr" if setting == HARD else "auto",
             recipe=Recipe(**({"epochs": 5} if k == 2 else {}) | fields),
-            noise=ldp.SeededNoise(seed),
             random_state=seed,
         )
         given = (
             ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 50.0), classes=range(k))
             if setting == PUBLIC
-            else y
+            else labels
         )
         proba = model.fit(X, given).predict_proba
     return proba, held, tested, k, round(time.process_time() - start, 2)

@@ -30,12 +30,14 @@ from importlib.util import find_spec
 
 import numpy as np
 
+import labeldp as ldp
 from benchmarks.common import Run, parser, parts, run_missing
 from benchmarks.small_epsilon import tables as smaller
 from benchmarks.small_epsilon.features import KINDS, RECIPES
 from benchmarks.small_epsilon.methods import (
     DP_SGD,
     METHODS,
+    PLAIN,
     SUMS,
     classifier,
     facts_of,
@@ -52,9 +54,12 @@ def main_cell(run: Run) -> Run:
     """One method on one data set: accuracy on true test labels."""
     rows = run.get("rows")
     X, X_test = features(run["data"], kind_of(run["data"], run["method"]), rows)
-    _, y, _, y_test, _ = parts(run["data"], rows)
+    _, y, _, y_test, dataset = parts(run["data"], rows)
     model = classifier(run["data"], run["method"], run["epsilon"], run["seed"])
     start = time.perf_counter()
+    if run["method"] not in PLAIN:
+        noise = ldp.SeededNoise(run["seed"])
+        y = ldp.PrivateLabels(y, classes=range(dataset.n_classes), noise=noise)
     model.fit(X, y)
     found: Run = {
         "accuracy": float(np.mean(model.predict(X_test) == y_test)),

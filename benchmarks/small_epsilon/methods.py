@@ -228,11 +228,6 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
     """The model of a cell, to be fitted on raw labels."""
     dataset = parts(name).dataset
     estimator = estimator_for(name, kind_of(name, method))
-    shared: dict[str, Any] = {
-        "epsilon": epsilon,
-        "classes": range(dataset.n_classes),
-        "noise": ldp.SeededNoise(seed),
-    }
     if method == "non-private":
         return estimator
     if method == SUMS:
@@ -241,14 +236,18 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
         return DpSgd(dataset.n_classes, epsilon, seed)
     if method == "NoiseCluster, SCAN":
         # an image is in the cluster that the net puts it in
-        return NoiseCluster(n_clusters=dataset.n_classes, **shared)
+        return NoiseCluster(epsilon=epsilon, n_clusters=dataset.n_classes)
     if method.startswith("NoiseCluster"):
         return NoiseCluster(
-            estimator if "learner" in method else None, embedder=embedder_for(name), **shared
+            estimator if "learner" in method else None,
+            epsilon=epsilon,
+            embedder=embedder_for(name),
         )
     if method == "ProportionClassifier":
         return ProportionClassifier(
-            None if name == "adult" else estimator, embedder=embedder_for(name), **shared
+            None if name == "adult" else estimator,
+            epsilon=epsilon,
+            embedder=embedder_for(name),
         )
     recipes: dict[str, dict[str, Any]] = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
@@ -260,10 +259,13 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
     more = recipes[method]
     if method.startswith("Cluster"):
         more = more | {"prior": ClusterPrior(embedder_for(name))}
-    return ldp.LabelDPClassifier(estimator, random_state=seed, options=OPTIONS, **shared, **more)
+    return ldp.LabelDPClassifier(
+        estimator, epsilon=epsilon, random_state=seed, options=OPTIONS, **more
+    )
 
 
 SUMS, DP_SGD = "Gaussian X'Y, logistic", "DP-SGD, logistic"
+PLAIN = ("non-private", SUMS, DP_SGD)  # learn from plain labels
 METHODS = (
     "randomized response",
     SUMS,

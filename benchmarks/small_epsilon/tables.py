@@ -221,10 +221,11 @@ def number_of_clusters(run: Run) -> Run:
         epsilon=run["epsilon"],
         n_clusters=run["clusters"],
         embedder=embedder_for(run["data"]),
-        classes=range(dataset.n_classes),
-        noise=ldp.SeededNoise(run["seed"]),
     )
-    return {"accuracy": model.fit(X, y).score(X_test, y_test)} | facts_of(
+    labels = ldp.PrivateLabels(
+        y, classes=range(dataset.n_classes), noise=ldp.SeededNoise(run["seed"])
+    )
+    return {"accuracy": model.fit(X, labels).score(X_test, y_test)} | facts_of(
         run["data"], run["features"], rows
     )
 

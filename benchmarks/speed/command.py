@@ -32,7 +32,7 @@ FULL = {
 def memory(rows: int, n_classes: int) -> dict[str, object]:
     """Measure in this process the peak memory of a draw whose prior comes in batches, beyond labels
     and outputs."""
-    from labeldp import AutoLaw, SeededNoise, privatize
+    from labeldp import AutoLaw, PrivateLabels, SeededNoise, privatize
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, rows, dtype=np.int32)

@@ -6,7 +6,6 @@ import logging
 import traceback
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.cli.commands import run
 
@@ -81,9 +80,8 @@ def refused(attempt, caplog):
 @pytest.mark.parametrize("address", UNKNOWN, ids=str)
 def test_a_ledger_has_no_unknown_address(address, caplog, monkeypatch):
     refused(lambda: ldp.Ledger(address), caplog)
-    refused(
-        lambda: ldp.LabelDPClassifier(ledger=address, dataset="d").fit(np.eye(2), [0, 1]), caplog
-    )
+    facts = {"classes": [0, 1], "dataset": "d", "column": "y", "ledger": address}
+    refused(lambda: ldp.PrivateLabels([0, 1], **facts), caplog)
     monkeypatch.setenv("LABELDP_RUNS", str(address))
     refused(lambda: runs_folder(location_of("postgresql://user@host/db")), caplog)
     code, out, said = run("ledger", "spent", "--ledger", address)

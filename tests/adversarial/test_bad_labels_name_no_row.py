@@ -17,11 +17,8 @@ import pytest
 from tests.cli.commands import SENTINEL, run
 
 import labeldp as ldp
-from labeldp.aggregates import Histogram
 from labeldp.errors import InvalidInput
-from labeldp.learn import NoiseCluster, ProportionClassifier
 from labeldp.ledger._ledger import default_ledger
-from labeldp.papers.malek2021 import PATEClassifier
 
 N = 640
 ROWS = (417, 523)
@@ -46,7 +43,6 @@ BAD: dict[str, dict[str, Any]] = {
         "words": SENTINEL,
     },
 }
-ACCOUNT: dict[str, Any] = {"dataset": "d"}
 
 
 def bad(kind: str, value: Any, rows: tuple[int, ...]) -> np.ndarray:
@@ -56,73 +52,34 @@ def bad(kind: str, value: Any, rows: tuple[int, ...]) -> np.ndarray:
     return labels
 
 
-def of_columns(kind: str) -> ldp.LabelColumns:
-    return ldp.LabelColumns({"y": GRID if kind == "numbers" else CLASSES, "other": [0, 1]})
-
-
-def beside(labels: np.ndarray) -> dict[str, Any]:
-    return {"y": labels, "other": np.arange(N) % 2}
-
-
-def classes_of(kind: str) -> Any:
-    return GRID if kind == "numbers" else CLASSES
-
-
-def law_of(kind: str) -> ldp.Law:
-    return ldp.RandomizedResponse(len(classes_of(kind)), 1.0)
-
-
-OF_NUMBERS = "regressor"
-DOORS: dict[str, Callable[[str, Any], object]] = {
-    "privatize": lambda kind, y: ldp.privatize(
-        y, law_of(kind), classes=classes_of(kind), **ACCOUNT
-    ),
-    "series": lambda kind, y: ldp.privatize(
-        pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT
-    ),
-    "columns": lambda kind, y: ldp.privatize(
-        beside(y), of_columns(kind).law(1.0), classes=of_columns(kind), **ACCOUNT
-    ),
-    "aggregate": lambda kind, y: ldp.aggregate(
-        y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT
-    ),
-    "classifier": (
-        lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(
-            X, y
-        )
-    ),
-    "several": (
-        lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=of_columns(kind), **ACCOUNT).fit(
-            X, beside(y)
-        )
-    ),
-    "votes": (
-        lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y)
-    ),
-    "proportions": (
-        lambda kind, y: ProportionClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(
-            X, y
-        )
-    ),
-    "teachers": (
-        lambda kind, y: PATEClassifier(epsilon=200.0, classes=classes_of(kind), **ACCOUNT).fit(X, y)
-    ),
-    OF_NUMBERS: lambda kind, y: ldp.LabelDPRegressor(epsilon=1.0, range=GRID, **ACCOUNT).fit(X, y),
+DECLARED: dict[str, dict[str, Any]] = {
+    "classes": {"classes": CLASSES, "dataset": "d"},
+    "numbers": {"range": GRID, "dataset": "d"},
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+def several(kind: str, y: Any) -> ldp.PrivateLabels:
+    columns = {"y": GRID if kind == "numbers" else CLASSES, "other": [0, 1]}
+    return ldp.PrivateLabels({"y": y, "other": np.arange(N) % 2}, classes=columns, dataset="d")
+
+
+FORMS: dict[str, Callable[[str, Any], ldp.PrivateLabels]] = {
+    "array": lambda kind, y: ldp.PrivateLabels(y, **DECLARED[kind]),
+    "series": lambda kind, y: ldp.PrivateLabels(pd.Series(y), **DECLARED[kind]),
+    "several": several,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values]
 )
-def test_doors_of_python(door: str, kind: str, value: str) -> None:
-    if door == OF_NUMBERS and kind == "classes":
-        pytest.skip("learns numbers")
+def test_the_door_of_python(form: str, kind: str, value: str) -> None:
     told = set()
     for rows in (ROWS[:1], ROWS[1:], ROWS):
         labels = bad(kind, BAD[kind][value], rows)
         with pytest.raises(InvalidInput) as caught:
-            DOORS[door](kind, labels)
+            FORMS[form](kind, labels)
         text, seen = str(caught.value), caught.value.__context__ or caught.value.__cause__
         told.add((text, str(seen)))
         assert (
@@ -138,16 +95,14 @@ def masked(labels: np.ndarray, row: int | None) -> Any:
 
 @pytest.mark.parametrize("listed", [False, True])
 # pandas makes NaN of what is masked
-@pytest.mark.parametrize("door", [door for door in DOORS if door != "series"])
+@pytest.mark.parametrize("form", ["array", "several"])
 @pytest.mark.parametrize("kind", BAD)
-def test_what_a_mask_hides_is_no_label(door: str, kind: str, listed: bool) -> None:
-    if door == OF_NUMBERS and kind == "classes":
-        pytest.skip("learns numbers")
+def test_what_a_mask_hides_is_no_label(form: str, kind: str, listed: bool) -> None:
     told = set()
     for row in ROWS:
         labels = masked(Y[kind].astype(str if kind == "classes" else float), row)
         with pytest.raises(InvalidInput, match="masked") as caught:
-            DOORS[door](kind, list(labels) if listed else labels)
+            FORMS[form](kind, list(labels) if listed else labels)
         told.add(str(caught.value))
     assert len(told) == 1
     assert not default_ledger().exists() or not default_ledger().runs()
@@ -157,22 +112,22 @@ def test_what_a_mask_hides_is_no_label(door: str, kind: str, listed: bool) -> No
 def test_what_a_mask_hides_in_an_array_of_several_columns_is_no_label(
     form: Callable[[Any], Any],
 ) -> None:
-    columns = ldp.LabelColumns({"y": [0, 1], "other": [0, 1]})
     Y = np.ma.stack(
         [masked(np.arange(N) % 2, ROWS[0]), masked(np.arange(N) // 2 % 2, None)], axis=1
     )
-    for door in (
-        lambda: ldp.privatize(form(Y), columns.law(1.0), classes=columns, **ACCOUNT),
-        lambda: ldp.LabelDPClassifier(epsilon=1.0, classes=columns, **ACCOUNT).fit(X, form(Y)),
-    ):
-        with pytest.raises(InvalidInput, match="masked"):
-            door()
+    with pytest.raises(InvalidInput, match="masked"):
+        ldp.PrivateLabels(form(Y), classes={"y": [0, 1], "other": [0, 1]})
 
 
 def test_a_mask_that_hides_nothing_is_none() -> None:
-    model = ldp.LabelDPRegressor(epsilon=1.0, range=GRID, noise=ldp.SeededNoise(0), random_state=0)
     numbers = Y["numbers"].astype(float)
-    told, plain = (model.fit(X, y).noisy_labels_.hard() for y in (masked(numbers, None), numbers))
+    told, plain = (
+        ldp.privatize(
+            ldp.PrivateLabels(y, range=GRID, noise=ldp.SeededNoise(0)),
+            ldp.RandomizedResponse(len(GRID), 1.0),
+        ).hard()
+        for y in (masked(numbers, None), numbers)
+    )
     np.testing.assert_array_equal(told, plain)
 
 
@@ -181,9 +136,7 @@ def test_the_first_row_is_as_any_other_if_classes_are_read_off(value: Any) -> No
     told = set()
     for row in (0, *ROWS):
         with pytest.raises(InvalidInput) as caught:
-            ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(
-                X, bad("classes", value, (row,))
-            )
+            ldp.PrivateLabels(bad("classes", value, (row,)), classes="infer")
         told.add((str(caught.value), caught.value.__context__))
     assert len(told) == 1
 
@@ -195,7 +148,7 @@ def test_of_two_bad_labels_neither_is_the_first(tmp_path: Path, values: tuple[An
         labels = bad("classes", values[0], (one,))
         labels[other] = values[1]
         with pytest.raises(InvalidInput) as caught:
-            DOORS["privatize"]("classes", labels)
+            FORMS["array"]("classes", labels)
         pq.write_table(
             pa.table({"id": np.arange(N), "y": labels.tolist()}), tmp_path / "in.parquet"
         )
@@ -228,26 +181,23 @@ def test_labels_that_are_no_text_are_as_any_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
 def test_labels_of_a_type_that_is_numeric(kind: str) -> None:
-    """Arrays of floats take another way than objects, where scikit-learn would look for NaN
-    first."""
+    """Arrays of floats take another way than objects."""
     classes = GRID if kind == "numbers" else [0.0, 1.0]
     for value in (np.nan, np.inf):
         told = set()
         for rows in (ROWS[:1], ROWS[1:], ROWS):
             labels = np.arange(N) % 2.0
             labels[list(rows)] = value
-            for fit in (
-                lambda y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes, **ACCOUNT).fit(X, y),
-                lambda y: ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(X, y),
-                lambda y: ldp.LabelDPRegressor(epsilon=1.0, range=(0, 1), **ACCOUNT).fit(X, y),
-            ):
+            for declared in ({"classes": classes}, {"classes": "infer"}, {"range": (0, 1)}):
                 with pytest.raises(
-                    InvalidInput, match="Which row it is would tell of its label"
+                    InvalidInput,
+                    match=r"Which row it is would tell of its label|names of classes where",
                 ) as caught:
-                    fit(labels)
+                    ldp.PrivateLabels(labels, **declared)
                 assert not SHOWN.search(str(caught.value))
                 told.add(str(caught.value))
-        assert len(told) == 2  # numbers of a range, and classes
+        # what is read off, and numbers of a range, which a grid is; or classes, too
+        assert len(told) == (2 if kind == "numbers" else 3)
 
 
 def test_the_way_to_find_it_that_the_message_names_finds_it() -> None:
@@ -259,7 +209,7 @@ def test_the_way_to_find_it_that_the_message_names_finds_it() -> None:
     ):
         labels = bad(kind, value, ROWS)
         with pytest.raises(InvalidInput) as caught:
-            DOORS["privatize"](kind, labels)
+            FORMS["array"](kind, labels)
         told = re.search(expression, str(caught.value))
         assert told is not None
         names: dict[str, Any] = {

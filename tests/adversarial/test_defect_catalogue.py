@@ -50,12 +50,17 @@ def planted():
     LAWS.pop("planted", None)
 
 
-def classifier(**facts):
-    return ldp.LabelDPClassifier(
-        LogisticRegression(),
-        classes=range(4),
-        **({"noise": ldp.SeededNoise(0), "random_state": 0} | facts),
-    )
+def labels(y=LABELS, **facts):
+    return ldp.PrivateLabels(y, **{"classes": range(4)} | facts)
+
+
+def kept(ledger, y=LABELS, **facts):
+    """The same labels, known to a ledger by their ids."""
+    return labels(y, **{"dataset": "d", "column": "label", "ids": IDS, "ledger": ledger} | facts)
+
+
+def classifier(**settings):
+    return ldp.LabelDPClassifier(LogisticRegression(), **({"random_state": 0} | settings))
 
 
 # 1, 2, 9, 11, 17, 18: laws
@@ -179,14 +184,7 @@ def test_18_another_mechanism_is_called_randomized_response(planted):
 def test_03_fresh_noise_in_every_epoch_at_the_price_of_one(ledger):
     epochs = [
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS,
-                classes=range(RR.n_classes),
-                dataset="d",
-                column="label",
-                ids=IDS,
-                ledger=ledger,
-            ),
+            kept(ledger),
             RR,
         ).hard_codes()
         for _ in range(3)
@@ -196,22 +194,18 @@ def test_03_fresh_noise_in_every_epoch_at_the_price_of_one(ledger):
         and ledger.spent("d", "label") == 1.0
     )
     ldp.privatize(
-        ldp.PrivateLabels(
-            LABELS, classes=range(RR.n_classes), dataset="loader", column="label", ledger=ledger
-        ),
+        kept(ledger, dataset="loader", ids=None),
         RR,
     )
     with pytest.raises(ldp.LedgerError, match="redraw"):
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=range(RR.n_classes), dataset="loader", column="label", ledger=ledger
-            ),
+            kept(ledger, dataset="loader", ids=None),
             RR,
         )
     # what fresh noise looks like
     assert not np.array_equal(
-        ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR).hard_codes(),
-        ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR).hard_codes(),
+        ldp.privatize(labels(), RR).hard_codes(),
+        ldp.privatize(labels(), RR).hard_codes(),
     )
 
 
@@ -219,36 +213,19 @@ def test_04_noise_from_a_published_seed(ledger, tmp_path):
     """Who knows the seed draws the same noise. Seeds of training never reach it, and noise from a
     seed says so wherever it goes."""
     np.random.seed(0)
-    drawn = [
-        classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()
-    ]
+    drawn = [classifier(n_stages=1).fit(X, labels()).noisy_labels_.hard_codes()]
     np.random.seed(0)
-    drawn.append(
-        classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()
-    )
+    drawn.append(classifier(n_stages=1).fit(X, labels()).noisy_labels_.hard_codes())
     assert not np.array_equal(*drawn)
     with pytest.warns(ldp.errors.SeededNoiseWarning):
-        seeded = [
-            ldp.privatize(
-                ldp.PrivateLabels(LABELS, classes=range(RR.n_classes), noise=ldp.SeededNoise(0)), RR
-            )
-            for _ in range(2)
-        ]
+        seeded = [ldp.privatize(labels(noise=ldp.SeededNoise(0)), RR) for _ in range(2)]
     assert np.array_equal(seeded[0].hard_codes(), seeded[1].hard_codes())
     seeded[0].save(tmp_path / "noisy.parquet")
     read = ldp.NoisyLabels.load(tmp_path / "noisy.parquet")
     assert read.privacy.epsilon == math.inf and not read.privacy.secure
     with pytest.raises(ldp.InvalidInput, match="seeded"):
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS,
-                classes=range(RR.n_classes),
-                dataset="d",
-                column="label",
-                ids=IDS,
-                ledger=ledger,
-                noise=ldp.SeededNoise(0),
-            ),
+            kept(ledger, noise=ldp.SeededNoise(0)),
             RR,
         )
 
@@ -265,10 +242,7 @@ def test_05_workers_are_clones_of_one_generator():
             try:
                 os.write(
                     write,
-                    ldp.privatize(ldp.PrivateLabels(LABELS, classes=range(RR.n_classes)), RR)
-                    .hard_codes()
-                    .astype(np.uint8)
-                    .tobytes(),
+                    ldp.privatize(labels(), RR).hard_codes().astype(np.uint8).tobytes(),
                 )
             finally:
                 os._exit(0)
@@ -308,18 +282,14 @@ def test_06_two_workers_divide_the_rows_differently(ledger):
 
 def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
     noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
-        ),
+        kept(ledger),
         RR,
     )
     keep = np.random.default_rng(4).permutation(400)[:150]
     np.testing.assert_array_equal(noisy[keep].ids, IDS[keep])
     np.testing.assert_array_equal(noisy[keep].hard_codes(), noisy.hard_codes()[keep])
     second = ldp.privatize(
-        ldp.PrivateLabels(
-            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
-        ),
+        kept(ledger),
         RR,
         redraw=True,
     )
@@ -331,30 +301,13 @@ def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
 
 def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
     with pytest.raises(ldp.InvalidInput, match="codes 0 to 2"):
-        ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=[0, 1, 2], dataset="d", column="label", ids=IDS, ledger=ledger
-            ),
-            ldp.RandomizedResponse(3, 1.0),
-        )
-    with pytest.raises(ldp.InvalidInput, match="as many as the law"):
-        ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=[0, 1, 2], dataset="d", column="label", ids=IDS, ledger=ledger
-            ),
-            RR,
-        )
+        kept(ledger, classes=[0, 1, 2])
+    with pytest.raises(ldp.InvalidInput, match="a law over 4 classes, as many as the labels"):
+        ldp.privatize(kept(ledger), ldp.RandomizedResponse(5, 1.0))
     assert ledger.spent("d", "label") == 0.0
     with pytest.warns(ldp.DomainLeakWarning):
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS.astype(str),
-                classes="infer",
-                dataset="d",
-                column="label",
-                ids=IDS,
-                ledger=ledger,
-            ),
+            kept(ledger, LABELS.astype(str), classes="infer"),
             RR,
         )
     with pytest.raises(ldp.InvalidInput, match="strict"):
@@ -366,7 +319,7 @@ def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
 @pytest.mark.parametrize("epsilon", [-1.0, 0.0, math.nan, math.inf, "1"])
 def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilon):
     with pytest.raises(ldp.InvalidInput, match="epsilon"):
-        classifier(noise=None, epsilon=epsilon, dataset="d", ledger=ledger).fit(X, LABELS)
+        classifier(epsilon=epsilon).fit(X, kept(ledger, ids=None))
 
     def broken(*_, **__):
         raise ldp.LedgerError("Expected a disk, got none.")
@@ -377,28 +330,27 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
     monkeypatch.setattr(ldp.Ledger, "charge", broken)
     monkeypatch.setattr(worker_module, "draw", never)
     with pytest.raises(ldp.LedgerError, match="disk"):
-        classifier(noise=None, dataset="d", ledger=ledger).fit(X, LABELS)
+        classifier().fit(X, kept(ledger, ids=None))
 
 
 def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
     noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            LABELS, classes=range(RR.n_classes), dataset="d", column="label", ids=IDS, ledger=ledger
-        ),
+        kept(ledger),
         RR,
         stage="prior",
     )
-    second = ldp.privatize(
-        LABELS, ldp.AutoLaw(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior()
-    )
+    second = ldp.privatize(kept(ledger), ldp.AutoLaw(4, 0.5), prior=noisy.posterior())
     assert ledger.spent("d", "label") == 1.5 == noisy.combine(second).privacy.epsilon
     with pytest.raises(ldp.InvalidInput, match="receipt"):
         noisy.combine(noisy)
 
 
 def test_15_repetitions_spend_the_second_stage_again(ledger):
-    facts = {"noise": None, "dataset": "d", "ledger": ledger, "law": "rr-with-prior", "n_stages": 2}
-    fits = [classifier(random_state=seed, **facts).fit(X, LABELS) for seed in range(3)]
+    settings = {"law": "rr-with-prior", "n_stages": 2}
+    fits = [
+        classifier(random_state=seed, **settings).fit(X, kept(ledger, ids=None))
+        for seed in range(3)
+    ]
     assert ledger.spent("d", "label") == 1.0 and [len(fit.stages_) for fit in fits] == [2, 2, 2]
     for fit in fits[1:]:
         np.testing.assert_array_equal(
@@ -419,8 +371,9 @@ def blind(monkeypatch):
     )
 
 
-def leavings(model, labels):
-    model.fit(X, labels)
+def leavings(model, y):
+    model.truth = y  # which only a fault reads
+    model.fit(X, labels(y, noise=ldp.SeededNoise(0)))
     accuracy = model.estimated_accuracy_
     return (
         model.predict_proba(X).tobytes(),
@@ -432,11 +385,11 @@ def leavings(model, labels):
 
 
 class Logs(ldp.LabelDPClassifier):
-    """Reports its accuracy on the true labels."""
+    """Reports its accuracy on the true labels, which it has beside the closed ones."""
 
-    def fit(self, X, y, **facts):
-        super().fit(X, y, **facts)
-        self.estimated_accuracy_ = self.score(X, y)
+    def fit(self, X, labels):
+        super().fit(X, labels)
+        self.estimated_accuracy_ = self.score(X, self.truth)
         return self
 
 
@@ -452,13 +405,13 @@ def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
         {"law": "subset", "validation_fraction": 0.3},
     ):
         assert leavings(classifier(**facts), LABELS) == leavings(classifier(**facts), OTHERS)
-    faulty = Logs(LogisticRegression(), classes=range(4), noise=ldp.SeededNoise(0), random_state=0)
+    faulty = Logs(LogisticRegression(), random_state=0)
     assert leavings(faulty, LABELS) != leavings(faulty, OTHERS)
 
 
 def test_14_the_best_model_is_chosen_by_clean_labels():
     noisy = ldp.privatize(
-        ldp.PrivateLabels(LABELS, classes=range(4), noise=ldp.SeededNoise(1)),
+        labels(noise=ldp.SeededNoise(1)),
         ldp.RandomizedResponse(4, 3.0),
     )
     grid = {"correction": ["none", "em"]}
@@ -478,7 +431,7 @@ def test_14_the_best_model_is_chosen_by_clean_labels():
         )
     with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
         ldp.metrics.accuracy(
-            ldp.privatize(LABELS, ldp.PriorSplit(4, 1.0), noise=ldp.SeededNoise(1)), LABELS
+            ldp.privatize(labels(noise=ldp.SeededNoise(1)), ldp.PriorSplit(4, 1.0)), LABELS
         )
 
 
@@ -512,7 +465,8 @@ def test_20_the_core_cannot_be_imported_without_a_deep_learning_framework():
         "import sys\n"
         "for name in ('torch', 'tensorflow', 'jax', 'pandas', 'polars'): sys.modules[name] = None\n"
         "import labeldp as ldp\n"
-        "noisy = ldp.privatize([0, 1, 2] * 20, ldp.SubsetSelection(3, 1.0, 1))\n"
+        "labels = ldp.PrivateLabels([0, 1, 2] * 20, classes=range(3))\n"
+        "noisy = ldp.privatize(labels, ldp.SubsetSelection(3, 1.0, 1))\n"
         "assert noisy.likelihood().shape == (60, 3)"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)

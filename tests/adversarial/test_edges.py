@@ -139,21 +139,24 @@ def gaussian(delta: float) -> Histogram:
     return Histogram(2, 1.0, 1, mechanism="gaussian", delta=delta)
 
 
+def hundred(folder: Path) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(
+        np.arange(100) % 2,
+        classes=[0, 1],
+        dataset="d",
+        column="label",
+        ids=np.arange(100),
+        ledger=Ledger(folder / "l.db"),
+    )
+
+
 @pytest.mark.parametrize("delta", [0.99, 0.01, 0.02])
 def test_a_delta_that_could_be_the_labels_themselves_is_said_aloud(
     delta: float, tmp_path: Path
 ) -> None:
-    labels = np.arange(100) % 2
     with pytest.warns(LabelDPWarning, match=r"delta far below 1 over the number of rows, 0\.01"):
-        aggregate(
-            labels,
-            gaussian(delta),
-            np.zeros(100, int),
-            ids=np.arange(100),
-            dataset="d",
-            ledger=Ledger(tmp_path / "l.db"),
-        )
-    batch = pa.record_batch({"y": labels, "g": np.zeros(100, np.int64)})
+        aggregate(hundred(tmp_path), gaussian(delta), np.zeros(100, int))
+    batch = pa.record_batch({"y": np.arange(100) % 2, "g": np.zeros(100, np.int64)})
     with pytest.warns(LabelDPWarning, match="delta far below"):
         aggregate_batches(
             [batch],
@@ -170,14 +173,7 @@ def test_a_delta_that_could_be_the_labels_themselves_is_said_aloud(
 def test_a_small_delta_warns_of_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        aggregate(
-            np.arange(100) % 2,
-            gaussian(1e-6),
-            np.zeros(100, int),
-            dataset="d",
-            ids=np.arange(100),
-            ledger=Ledger(tmp_path / "l.db"),
-        )
+        aggregate(hundred(tmp_path), gaussian(1e-6), np.zeros(100, int))
 
 
 @pytest.mark.parametrize(
@@ -197,13 +193,15 @@ def test_consensus_rounds_end_in_a_model(
     model = ldp.LabelDPClassifier(
         estimator,
         epsilon=4.0,
-        classes=[0, 1],
-        dataset="d",
-        ledger=ledger,
         random_state=0,
         n_stages=n_stages,
         options=LearnOptions(consensus_rounds=2),
     )
-    model.fit(X, y, ids=np.arange(300))
+    model.fit(
+        X,
+        ldp.PrivateLabels(
+            y, classes=[0, 1], dataset="d", column="label", ids=np.arange(300), ledger=ledger
+        ),
+    )
     assert model.predict_proba(X).shape == (300, 2)
     assert [run.state for run in ledger.runs()] == ["settled"]

@@ -13,13 +13,10 @@ import pytest
 import labeldp as ldp
 from labeldp.aggregates import Histogram
 from labeldp.custody import _aggregation
-from labeldp.learn import NoiseCluster
 from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
 SENTINEL = "SENTINEL-4711"
-X = np.arange(8.0).reshape(4, 2)
 COLUMNS = ldp.LabelColumns({"a": ["a", "b"], "b": ["a", "b"]})
-FACTS = {"epsilon": 1.0, "classes": ["a", "b"]}
 
 
 def containers(error):
@@ -43,29 +40,13 @@ def containers(error):
     }
 
 
-DOORS = {
-    "privatize": lambda y, **facts: ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], **facts
-    ),
-    "infer": lambda y, **facts: ldp.privatize(
-        y, ldp.RandomizedResponse(2, 1.0), classes="infer", **facts
-    ),
-    "several": lambda y, **facts: ldp.privatize(y, COLUMNS.law(1.0), classes=COLUMNS, **facts),
-    "aggregate": lambda y, **facts: ldp.aggregate(
-        y, Histogram(2, 1.0, 1), np.zeros(4, int), classes=["a", "b"], **facts
-    ),
-    "classifier": lambda y, **facts: ldp.LabelDPClassifier(**FACTS, **facts).fit(X, y),
-    "classifier that infers": (
-        lambda y, **facts: ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **facts).fit(X, y)
-    ),
-    "classifier of several": (
-        lambda y, **facts: ldp.LabelDPClassifier(epsilon=1.0, classes=COLUMNS, **facts).fit(X, y)
-    ),
-    "regressor": (
-        lambda y, **facts: ldp.LabelDPRegressor(range=(0, 1), epsilon=1.0, **facts).fit(X, y)
-    ),
-    "votes": lambda y, **facts: NoiseCluster(**FACTS, **facts).fit(X, y),
+WAYS = {
+    "classes": {"classes": ["a", "b"], "column": "y"},
+    "infer": {"classes": "infer", "column": "y"},
+    "several": {"classes": COLUMNS},
+    "numbers": {"range": (0, 1), "column": "y"},
 }
+declared = pytest.mark.parametrize("facts", WAYS.values(), ids=WAYS)
 
 
 def chain(error):
@@ -75,11 +56,11 @@ def chain(error):
 
 
 @pytest.mark.parametrize("error", [ValueError, RuntimeError, SystemExit])
-@pytest.mark.parametrize("door", DOORS)
+@declared
 @pytest.mark.parametrize("name", containers(ValueError))
-def test_no_error_of_a_container_comes_out(ledger, name, door, error):
+def test_no_error_of_a_container_comes_out(ledger, name, facts, error):
     with pytest.raises(ldp.InvalidInput) as caught:
-        DOORS[door](containers(error)[name], dataset="d", ledger=ledger)
+        ldp.PrivateLabels(containers(error)[name], dataset="d", ledger=ledger, **facts)
     assert SENTINEL not in "".join(traceback.format_exception(caught.value))
     assert not any(SENTINEL in repr(each) + repr(each.args) for each in chain(caught.value))
     assert not ledger.runs()
@@ -100,35 +81,32 @@ FOREIGN = {
 
 
 @pytest.mark.filterwarnings("ignore::labeldp.DomainLeakWarning")
-@pytest.mark.parametrize("door", DOORS)
+@declared
 @pytest.mark.parametrize("labels", FOREIGN.values(), ids=FOREIGN)
-def test_labels_of_no_use_are_invalid_input(labels, door):
+def test_labels_of_no_use_are_invalid_input(labels, facts):
     with pytest.raises(ldp.InvalidInput):
-        DOORS[door](labels)
+        ldp.PrivateLabels(labels, **facts)
 
 
 def test_tensors_that_require_grad_are_invalid_input():
     torch = pytest.importorskip("torch")
     tensor = torch.tensor([0.0, 1.0, 0.0, 1.0], requires_grad=True)
-    for door in DOORS.values():
+    for facts in WAYS.values():
         with pytest.raises(ldp.InvalidInput):
-            door(tensor)
+            ldp.PrivateLabels(tensor, **facts)
     law, y = ldp.RandomizedResponse(2, 1.0), [0, 1, 0, 1]
     weights = tensor[:, None] + tensor[None, :2]
-    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes)), law)
+    labels = ldp.PrivateLabels(y, classes=range(2))
+    noisy = ldp.privatize(labels, law)
     for attempt in (
-        lambda: ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), ids=tensor), law),
-        lambda: ldp.privatize(ldp.PrivateLabels(y, classes=range(law.n_classes), unit=tensor), law),
-        lambda: ldp.privatize(
-            ldp.PrivateLabels(y, classes=range(2)), ldp.RRWithPrior(2, 1.0), prior=weights
-        ),
-        lambda: ldp.aggregate(ldp.PrivateLabels(y, classes=range(2)), Histogram(2, 1.0, 2), tensor),
+        lambda: ldp.PrivateLabels(y, classes=range(2), ids=tensor),
+        lambda: ldp.PrivateLabels(y, classes=range(2), unit=tensor),
+        lambda: ldp.privatize(labels, ldp.RRWithPrior(2, 1.0), prior=weights),
+        lambda: ldp.aggregate(labels, Histogram(2, 1.0, 2), tensor),
         lambda: ldp.NoisyLabels.from_labels(tensor, law),
         lambda: ldp.metrics.accuracy(noisy, tensor),
         lambda: ldp.stats.crosstab(noisy, tensor),
-        lambda: ldp.LabelDPClassifier(epsilon=1.0).fit(
-            weights, ldp.PrivateLabels(y, classes=[0, 1])
-        ),
+        lambda: ldp.LabelDPClassifier(epsilon=1.0).fit(weights, labels),
     ):
         with pytest.raises(ldp.InvalidInput):
             attempt()
@@ -182,7 +160,6 @@ def test_a_fit_outlives_teachers_that_exit():
 
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(1000, 2)), rng.integers(0, 2, 1000)
-    model = PATEClassifier(Exits(), epsilon=8.0, n_teachers=20, n_queries=20, classes=[0, 1])
-    model.set_params(noise=ldp.SeededNoise(0))
-    model.fit(features, labels)
+    model = PATEClassifier(Exits(), epsilon=8.0, n_teachers=20, n_queries=20)
+    model.fit(features, ldp.PrivateLabels(labels, classes=[0, 1], noise=ldp.SeededNoise(0)))
     assert len(model.predict(features)) == 1000

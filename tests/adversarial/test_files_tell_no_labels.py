@@ -290,17 +290,17 @@ def test_a_model_of_numbers_in_two_stages_is_equal(tmp_path: Path) -> None:
         prior = labeldp.learn.HistogramPrior()
         facts: dict[str, Any] = {
             "range": (0, 100),
-            "grid": 11,
+            "points": 11,
+            "column": "dose",
             "ledger": at / "l.db",
-            "random_state": 0,
         }
         for name, more in {
             "two": {"n_stages": 2},
             "paid": {"prior": prior, "law": "rr-on-bins"},
         }.items():
-            model = labeldp.LabelDPRegressor(LinearRegression(), dataset=name, **facts, **more).fit(
-                X, y
-            )
+            labels = labeldp.PrivateLabels(y, dataset=name, **facts)
+            model = labeldp.LabelDPRegressor(LinearRegression(), random_state=0, **more)
+            model.fit(X, labels)
             (at / name).write_text(
                 repr(
                     (
@@ -326,7 +326,12 @@ def test_files_of_several_columns_are_equal(tmp_path: Path, split: str) -> None:
 def test_answers_about_groups_are_equal(tmp_path: Path) -> None:
     def command(at: Path) -> None:
         pair = pq.read_table(at / "in.pq")
-        facts: dict[str, Any] = {"ledger": at / "l.db", "ids": np.arange(N), "classes": [0, 1]}
+        facts: dict[str, Any] = {
+            "classes": [0, 1],
+            "column": "flag",
+            "ids": np.arange(N),
+            "ledger": at / "l.db",
+        }
         rows = {"group": pair["group"].to_numpy(), "third": np.arange(N) // 7 % 3}
         asked = labeldp.learn.Groupings(rows, by=["group", "third"])
         queries = {
@@ -335,9 +340,8 @@ def test_answers_about_groups_are_equal(tmp_path: Path) -> None:
             "peers": (Peer.of(PeerToPeer(0.2), np.bincount(rows["group"]), 1e-4), rows["group"]),
         }
         for name, (query, groups) in queries.items():
-            labeldp.aggregate(pair["flag"].to_numpy(), query, groups, dataset=name, **facts).save(
-                at / f"{name}.parquet"
-            )
+            labels = labeldp.PrivateLabels(pair["flag"].to_numpy(), dataset=name, **facts)
+            labeldp.aggregate(labels, query, groups).save(at / f"{name}.parquet")
         more = ("--label", "flag", "--classes", "0,1", "--group", "group")
         said(
             at,

@@ -38,6 +38,11 @@ LAW = ldp.RandomizedResponse(3, 1.0)
 CLASSES = ["ill", "well", "healed"]
 
 
+def closed(ledger: ldp.Ledger, y: object = LABELS, **facts: object) -> ldp.PrivateLabels:
+    given = {"classes": CLASSES, "dataset": "d", "column": "label", "ids": IDS, "ledger": ledger}
+    return ldp.PrivateLabels(y, **given | facts)
+
+
 def forms(secret: bytes) -> list[bytes]:
     """How a secret might be spelled."""
     encoded = base64.b64encode(secret).rstrip(b"=")
@@ -235,22 +240,11 @@ def test_no_variable_of_any_frame_shows_a_key(
     law = ldp.PriorSplit(3, 1.0)
     with every_variable() as shown:
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS,
-                classes=CLASSES,
-                dataset="d",
-                column="label",
-                ids=ids,
-                unit=IDS // 2,
-                max_rows_per_unit=1,
-                ledger=record,
-            ),
+            closed(record, ids=ids, unit=IDS // 2),
             law,
         )
         ldp.aggregate(
-            ldp.PrivateLabels(
-                LABELS, classes=CLASSES, dataset="e", column="label", ids=ids, ledger=record
-            ),
+            closed(record, dataset="e", ids=ids),
             ldp.aggregates.Vote(3, 1.0, 2),
             IDS % 2,
         )
@@ -347,9 +341,7 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
 def test_privatize(watch: Watch, ledger: ldp.Ledger, tmp_path: Path, with_key: bool) -> None:
     record = ledger if with_key else ldp.Ledger(ledger.location, budget=9.0)
     noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            LABELS, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=record
-        ),
+        closed(record),
         LAW,
     )
     noisy.save(tmp_path / "noisy.parquet")
@@ -362,11 +354,9 @@ def test_privatize(watch: Watch, ledger: ldp.Ledger, tmp_path: Path, with_key: b
 
 def test_fit(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(300, 3))
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=2.0, n_stages=2, classes=CLASSES, dataset="d", ledger=ledger
-    )
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, n_stages=2)
     clone(model)
-    model.fit(x, LABELS, ids=IDS)
+    model.fit(x, closed(ledger))
     print(variables(model))
     (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
     assert {"draw", "partition", "pin", "secret"} <= watch.kinds
@@ -453,12 +443,7 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(
     bad = LABELS.astype(object)
     bad[7] = SENTINEL
     with pytest.raises(ldp.InvalidInput) as caught:
-        ldp.privatize(
-            ldp.PrivateLabels(
-                bad, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=ledger
-            ),
-            LAW,
-        )
+        closed(ledger, bad)
     print(caught.value, repr(caught.value))
     source = table(tmp_path / "in.parquet", SENTINEL)
     code, said, error = release(source, Path(ledger.location), key)
@@ -523,9 +508,7 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
 
     def over_budget() -> None:
         ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=CLASSES, dataset="d", column="label", ids=IDS, ledger=poor
-            ),
+            closed(poor),
             ldp.RandomizedResponse(3, 50.0),
         )
 
@@ -544,12 +527,7 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
         pin.charge()
 
     def repeated_ids() -> None:
-        ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=CLASSES, dataset="new", column="label", ids=IDS // 2, ledger=ledger
-            ),
-            LAW,
-        )
+        ldp.privatize(closed(ledger, dataset="new", ids=IDS // 2), LAW)
 
     def interrupted() -> None:
         def pin_of(secret: RunSecret) -> str:

@@ -18,26 +18,30 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import run
 
-from labeldp import LabelDPClassifier, Ledger, RandomizedResponse, aggregate, privatize
+from labeldp import (
+    LabelDPClassifier,
+    Ledger,
+    PrivateLabels,
+    RandomizedResponse,
+    aggregate,
+    privatize,
+)
 from labeldp.aggregates import Histogram
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LedgerError
 
 LAW = RandomizedResponse(2, 1.0)
-Y = np.arange(400) % 2
+IDS = np.arange(400)
+Y = IDS % 2
+
+
+def labels(ledger: Ledger, ids: np.ndarray = IDS, column: str = "label") -> PrivateLabels:
+    return PrivateLabels(
+        ids % 2, classes=range(2), dataset="d", column=column, ids=ids, ledger=ledger
+    )
 
 
 def draw(ledger: Ledger, ids: np.ndarray, column: str = "label") -> Any:
-    return privatize(
-        PrivateLabels(
-            ids % 2,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column=column,
-            ids=ids,
-            ledger=ledger,
-        ),
-        LAW,
-    )
+    return privatize(labels(ledger, ids, column), LAW)
 
 
 def delete(ledger: Ledger) -> None:
@@ -54,27 +58,14 @@ def some(ledger: Ledger, what: str, tmp_path: Path) -> None:
     """One charge of 1.0 on 400 rows."""
     dice = np.random.default_rng(0)
     if what == "privatize":
-        draw(ledger, np.arange(400))
+        draw(ledger, IDS)
     elif what == "aggregate":
-        aggregate(
-            PrivateLabels(
-                Y, classes=range(2), dataset="d", column="label", ids=np.arange(400), ledger=ledger
-            ),
-            Histogram(2, 1.0, 1),
-            np.zeros(400, int),
-        )
+        aggregate(labels(ledger), Histogram(2, 1.0, 1), np.zeros(400, int))
     elif what == "fit":
-        model = LabelDPClassifier(
-            LogisticRegression(),
-            epsilon=1.0,
-            classes=[0, 1],
-            dataset="d",
-            ledger=ledger,
-            random_state=0,
-        )
-        model.fit(dice.normal(size=(400, 2)), Y, ids=np.arange(400))
+        model = LabelDPClassifier(LogisticRegression(), epsilon=1.0, random_state=0)
+        model.fit(dice.normal(size=(400, 2)), labels(ledger))
     else:
-        pq.write_table(pa.table({"id": np.arange(400), "label": Y}), tmp_path / "in.parquet")
+        pq.write_table(pa.table({"id": IDS, "label": Y}), tmp_path / "in.parquet")
         release = (
             "release",
             tmp_path / "in.parquet",
@@ -115,7 +106,7 @@ def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
     with pytest.raises(
         LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger repair --adopt"
     ) as refused:
-        draw(ledger, np.arange(400), "other")
+        draw(ledger, IDS, "other")
     assert "Restore" in str(refused.value)
     assert not ledger.exists()
     (facts,) = ledger.adopt()
@@ -128,7 +119,7 @@ def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
     assert ledger.verify() == []
     assert ledger.spent("d", "label") == 1.0
     assert ledger.adopt() == []
-    draw(ledger, np.arange(400), "other")
+    draw(ledger, IDS, "other")
     if not names:
         draw(ledger, np.arange(1000, 1400))  # other rows: they do not add
         assert ledger.spent("d", "label") == 1.0
@@ -146,19 +137,19 @@ def test_a_repeat_is_free_after_it_was_adopted(what: str, tmp_path: Path, ledger
 def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    draw(ledger, np.arange(400))
+    draw(ledger, IDS)
     shutil.copy(ledger.location, tmp_path / "older")
-    draw(ledger, np.arange(400), "second")
+    draw(ledger, IDS, "second")
     ledger.set_budget("d", "label", 2.0)
     shutil.copy(ledger.location, tmp_path / "newer")
     delete(ledger)
     shutil.copy(tmp_path / "older", ledger.location)
     with pytest.raises(LedgerError, match="older than they are"):
-        draw(ledger, np.arange(400), "third")
+        draw(ledger, IDS, "third")
     assert any("set back" in problem for problem in ledger.verify())
     delete(ledger)
     shutil.copy(tmp_path / "newer", ledger.location)
-    draw(ledger, np.arange(400), "third")
+    draw(ledger, IDS, "third")
     assert ledger.verify() == []
 
 
@@ -166,7 +157,7 @@ def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
     """A request must not be the budget that it is measured by: each smaller one would be told of
     another remainder."""
     ledger = Ledger(tmp_path / "l.db")
-    draw(ledger, np.arange(400))
+    draw(ledger, IDS)
     delete(ledger)
     ledger.adopt()
     assert ledger.remaining("d", "label") == 0.0
@@ -176,26 +167,11 @@ def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
             BudgetExceeded,
             match=rf"Expected a budget.*adopted.*set_budget\('d', 'label', {1 + epsilon}\)",
         ):
-            privatize(
-                PrivateLabels(
-                    Y,
-                    classes=range(2),
-                    dataset="d",
-                    column="label",
-                    ids=np.arange(400),
-                    ledger=ledger,
-                ),
-                RandomizedResponse(2, epsilon),
-            )
+            privatize(labels(ledger), RandomizedResponse(2, epsilon))
     assert ledger.spent("d", "label") == 1.0
     ledger.set_budget("d", "label", 1.5)
     assert ledger.remaining("d", "label") == 0.5
-    privatize(
-        PrivateLabels(
-            Y, classes=range(2), dataset="d", column="label", ids=np.arange(400), ledger=ledger
-        ),
-        RandomizedResponse(2, 0.5),
-    )
+    privatize(labels(ledger), RandomizedResponse(2, 0.5))
     assert ledger.verify() == []
 
 
@@ -203,8 +179,8 @@ def test_adopting_never_counts_less(tmp_path: Path, ledger: Ledger) -> None:
     """Every charge, over two accounts, one of them with its whole budget; then without row
     sets."""
     for step in range(3):
-        draw(ledger, np.arange(400) + step)  # on most rows three times
-    draw(ledger, np.arange(400), "other")
+        draw(ledger, IDS + step)  # on most rows three times
+    draw(ledger, IDS, "other")
     spent = {column: ledger.spent("d", column) for column in ("label", "other")}
     assert spent == {"label": 3.0, "other": 1.0}
     delete(ledger)
@@ -226,7 +202,7 @@ def test_adopting_never_counts_less(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def test_folders_that_say_nothing_are_counted_as_the_user_says(ledger: Ledger) -> None:
-    noisy = draw(ledger, np.arange(400))
+    noisy = draw(ledger, IDS)
     delete(ledger)
     folder = ledger.run_dir(noisy.receipts[0].run_id)
     for path in folder.iterdir():
@@ -236,32 +212,40 @@ def test_folders_that_say_nothing_are_counted_as_the_user_says(ledger: Ledger) -
     with pytest.raises(InvalidInput, match="together"):
         ledger.adopt(dataset="d")
     with pytest.raises(LedgerError, match="Nothing was charged"):
-        draw(ledger, np.arange(400))
+        draw(ledger, IDS)
     assert run("ledger", "repair", "--adopt", "--ledger", ledger.location)[0] == 5
     assert ledger.adopt(dataset="d", column="label", epsilon=3.0)[0]["epsilon"] == 3.0
     assert "Nothing to adopt" in run("ledger", "repair", "--adopt", "--ledger", ledger.location)[1]
     with pytest.raises(BudgetExceeded):
-        draw(ledger, np.arange(400))
+        draw(ledger, IDS)
     assert ledger.verify() == []
 
 
-def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path, ledger: Ledger) -> None:
+KILLED = """
+import os, signal, sys, numpy as np
+from labeldp import Ledger, PrivateLabels, RandomizedResponse, privatize
+
+Ledger.settle = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+facts = {
+    "classes": range(2), "dataset": "d", "column": "label", "ids": np.arange(400),
+    "ledger": Ledger(sys.argv[1], budget=3.0),
+}
+privatize(PrivateLabels(np.arange(400) % 2, **facts), RandomizedResponse(2, 1.0))
+"""
+
+
+def test_a_killed_run_is_finished_after_it_was_adopted(ledger: Ledger) -> None:
     """kill -9 between draw and settling; the ledger is lost; adopted, the same request gives the
     same labels at no further cost."""
-    code = (
-        "import os, signal, numpy as np\nfrom labeldp import Ledger, RandomizedResponse,"
-        f" privatize\nledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\nLedger.settle ="
-        " lambda *a: os.kill(os.getpid(), signal.SIGKILL)\nprivatize(np.arange(400) % 2,"
-        " RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    command = [sys.executable, "-c", KILLED, str(ledger.location)]
+    done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
     delete(ledger)
     with pytest.raises(LedgerError, match="Nothing was charged"):
-        draw(ledger, np.arange(400))
+        draw(ledger, IDS)
     (facts,) = ledger.adopt()
     assert facts["state"] == "charged"
-    noisy = draw(ledger, np.arange(400))
+    noisy = draw(ledger, IDS)
     assert noisy.receipts[0].run_id == facts["run_id"]
     assert [each.state for each in ledger.runs()] == ["settled"]
 
@@ -272,7 +256,7 @@ def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path, ledger: L
 def test_a_link_to_a_ledger_is_the_ledger(
     moved: Callable[[Path], Path], tmp_path: Path, ledger: Ledger
 ) -> None:
-    first = draw(ledger, np.arange(400))
+    first = draw(ledger, IDS)
     link = tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
     link.symlink_to(ledger.location)
@@ -280,20 +264,15 @@ def test_a_link_to_a_ledger_is_the_ledger(
     assert through.runs_dir == ledger.runs_dir
     assert through.verify() == []
     with pytest.warns(UserWarning, match="at no cost"):
-        again = draw(through, np.arange(400))
+        again = draw(through, IDS)
     assert np.array_equal(first.hard_codes(), again.hard_codes())
     assert ledger.spent("d", "label") == 1.0
     assert not list(link.parent.glob("*.runs"))
 
 
-def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path, ledger: Ledger) -> None:
-    code = (
-        "import os, signal, numpy as np\nfrom labeldp import Ledger, RandomizedResponse,"
-        f" privatize\nledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\nLedger.settle ="
-        " lambda *a: os.kill(os.getpid(), signal.SIGKILL)\nprivatize(np.arange(400) % 2,"
-        " RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+def test_abandon_destroys_the_secret_and_the_pin(ledger: Ledger) -> None:
+    command = [sys.executable, "-c", KILLED, str(ledger.location)]
+    subprocess.run(command, capture_output=True, check=False)
     (charged,) = ledger.runs()
     folder = ledger.run_dir(charged.run_id)
     assert (folder / "secret").exists()
@@ -304,13 +283,13 @@ def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path, ledger: Ledger)
 
 def test_a_charge_lists_the_runs_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(3):
-        draw(ledger, np.arange(400) + 1000 * step)
+        draw(ledger, IDS + 1000 * step)
     listed: list[str] = []
     scandir = os.scandir
     monkeypatch.setattr(
         os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1]
     )
-    draw(ledger, np.arange(400) + 5000)
+    draw(ledger, IDS + 5000)
     assert listed.count(str(ledger.runs_dir)) == 1
 
 
@@ -320,11 +299,11 @@ def test_runs_that_were_prepared_and_never_charged_stop_nobody(ledger: Ledger) -
     ledger.runs_dir.chmod(0o700)
     (folder / "secret").write_bytes(bytes(32))
     (folder / "charge.json").write_text("{}")
-    draw(ledger, np.arange(400))
+    draw(ledger, IDS)
 
 
 def test_a_refused_charge_leaves_no_folder(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.db", budget=0.5)
     with pytest.raises(LabelDPError):
-        draw(ledger, np.arange(400))
+        draw(ledger, IDS)
     assert list(ledger.runs_dir.glob("[0-9a-f]*")) == []

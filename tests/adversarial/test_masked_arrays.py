@@ -17,50 +17,50 @@ from labeldp.learn import ProportionClassifier, find_clusters
 N = 300
 Y = np.arange(N) % 3
 X = np.random.default_rng(0).normal(size=(N, 2))
-NOISE: dict[str, Any] = {"classes": range(3), "noise": ldp.SeededNoise(0)}
+LABELS = ldp.PrivateLabels(Y, classes=range(3), noise=ldp.SeededNoise(0))
 MODEL = GaussianNB()
-DRAWN = ldp.privatize(Y, ldp.RandomizedResponse(3, 3.0), **NOISE)
+DRAWN = ldp.privatize(LABELS, ldp.RandomizedResponse(3, 3.0))
 FEATURES, NUMBERS, PROBA = X, np.ones(N), np.full((N, 3), 1 / 3)
 
 DOORS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     "features of a fit": (
         FEATURES,
-        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(a, Y),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0).fit(a, LABELS),
     ),
     "features of counts": (
         FEATURES,
-        lambda a: ProportionClassifier(epsilon=1.0, **NOISE).fit(a, Y),
+        lambda a: ProportionClassifier(epsilon=1.0).fit(a, LABELS),
     ),
     "features to predict": (
         FEATURES,
-        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y).predict(a),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0).fit(X, LABELS).predict(a),
     ),
     "features of a regression": (FEATURES, lambda a: stats.regress(DRAWN, a, "linear")),
     "groups": (Y, lambda a: stats.frequencies(DRAWN, by=a)),
     "weights of a fit": (
         NUMBERS,
-        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y, sample_weight=a),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0).fit(X, LABELS, sample_weight=a),
     ),
     "weights of a metric": (NUMBERS, lambda a: metrics.accuracy(DRAWN, Y, sample_weight=a)),
     "class rates": (
         np.full(3, 1 / 3),
-        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a, **NOISE).fit(X, Y),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a).fit(X, LABELS),
     ),
     "prior of a draw": (
         PROBA,
-        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=a, **NOISE),
+        lambda a: ldp.privatize(LABELS, ldp.RRWithPrior(3, 1.0), prior=a),
     ),
     "prior by a function": (
         PROBA,
-        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=lambda rows: a[rows], **NOISE),
+        lambda a: ldp.privatize(LABELS, ldp.RRWithPrior(3, 1.0), prior=lambda rows: a[rows]),
     ),
     "prior in batches": (
         PROBA,
-        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=iter([a[:9], a[9:]]), **NOISE),
+        lambda a: ldp.privatize(LABELS, ldp.RRWithPrior(3, 1.0), prior=iter([a[:9], a[9:]])),
     ),
     "prior of a fit": (
         PROBA,
-        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a, **NOISE).fit(X, Y),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a).fit(X, LABELS),
     ),
     "ids": (np.arange(N), lambda a: DRAWN.by_id(a)),
     "rows to cluster": (X, lambda a: find_clusters(a, n_clusters=2)),
@@ -108,6 +108,4 @@ def test_what_is_no_real_number_is_refused(door: str, kind: type):
 
 def test_rates_with_an_imaginary_part_are_refused():
     with pytest.raises(InvalidInput, match="class_prior as an array of real numbers"):
-        ldp.LabelDPClassifier(
-            MODEL, epsilon=1.0, class_prior=np.full(3, 1 / 3, complex), **NOISE
-        ).fit(X, Y)
+        ldp.LabelDPClassifier(MODEL, class_prior=np.full(3, 1 / 3, complex)).fit(X, LABELS)

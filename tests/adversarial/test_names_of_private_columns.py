@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.custody import aggregate_batches, aggregate_best
@@ -35,49 +34,54 @@ RR = ldp.RandomizedResponse(2, 1.0)
 PRIVATE = "'churn', whose labels are private"
 
 
+def churn(y=TABLE.churn, **facts):
+    return ldp.PrivateLabels(y, **{"classes": [0, 1]} | facts)
+
+
 @pytest.fixture
 def charge(ledger):
-    """Draws churn in one data set; `facts` may name the column or not."""
-    return lambda y=TABLE.churn, **facts: ldp.privatize(
-        y, RR, **({"dataset": "x", "ids": IDS, "ledger": ledger} | facts)
+    """Draws churn in one data set."""
+    return lambda **facts: ldp.privatize(
+        churn(**{"dataset": "x", "ids": IDS, "ledger": ledger} | facts), RR
     )
 
 
 ESTIMATORS = {
-    "classifier": lambda **facts: ldp.LabelDPClassifier(classes=[0, 1], **facts),
-    "regressor": lambda **facts: ldp.LabelDPRegressor(range=(0, 1), **facts),
-    "votes": lambda **facts: NoiseCluster(classes=[0, 1], **facts),
-    "counts": lambda **facts: ProportionClassifier(classes=[0, 1], **facts),
-    "teachers": lambda **facts: PATEClassifier(classes=[0, 1], **facts),
+    "classifier": ldp.LabelDPClassifier,
+    "regressor": ldp.LabelDPRegressor,
+    "votes": NoiseCluster,
+    "counts": ProportionClassifier,
+    "teachers": lambda: PATEClassifier(epsilon=3.0, n_teachers=200, n_queries=2),
 }
+
+
+def declared(kind, n_classes):
+    """What the labels of an estimator are: numbers, or classes."""
+    if kind == "regressor":
+        return {"range": (0, n_classes - 1), "classes": None}
+    return {"classes": range(n_classes)}
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_the_label_column_is_no_feature(kind, ledger):
-    facts = {"dataset": "x", "ledger": ledger}
+    facts = {"dataset": "x", "ids": IDS, "ledger": ledger, **declared(kind, 2)}
     for y, more in [
         (TABLE.churn, {}),
         (TABLE[["churn"]], {}),
         (TABLE.churn.to_numpy(), {"column": "churn"}),
     ]:
         with pytest.raises(
-            InvalidInput,
-            match=rf"features, got {PRIVATE}.*Nothing was charged.*drop\(columns=\['churn'\]\)",
+            InvalidInput, match=rf"features, got {PRIVATE}.*drop\(columns=\['churn'\]\)"
         ):
-            ESTIMATORS[kind](**facts, **more).fit(RAW, y, ids=IDS)
-    # without a name the account's own is taken
-    with pytest.raises(InvalidInput, match="got 'label'"):
-        ESTIMATORS[kind](**facts).fit(
-            RAW.rename(columns={"churn": "label"}), TABLE.churn.to_numpy(), ids=IDS
-        )
+            ESTIMATORS[kind]().fit(RAW, churn(y, **facts, **more))
     assert not ledger.runs()
 
 
 def test_an_arrow_table_has_names_and_an_array_has_none():
-    model = ldp.LabelDPClassifier(classes=[0, 1], column="churn", noise=ldp.SeededNoise(0))
+    labels = churn(TABLE.churn.to_numpy(), column="churn", noise=ldp.SeededNoise(0))
     with pytest.raises(InvalidInput, match=PRIVATE):
-        model.fit(pa.table(RAW), TABLE.churn.to_numpy())
-    model.fit(RAW.to_numpy(), TABLE.churn)
+        ldp.LabelDPClassifier().fit(pa.table(RAW), labels)
+    ldp.LabelDPClassifier().fit(RAW.to_numpy(), labels)
 
 
 def test_a_net_learns_from_no_private_column():
@@ -85,30 +89,22 @@ def test_a_net_learns_from_no_private_column():
     from labeldp.deep import TorchClassifier
     from labeldp.deep.models import Mlp
 
-    net = TorchClassifier(
-        lambda k: Mlp(2, k, (2,)),
-        epsilon=1.0,
-        classes=[0, 1],
-        column="churn",
-        noise=ldp.SeededNoise(0),
-    )
+    net = TorchClassifier(lambda k: Mlp(2, k, (2,)), epsilon=1.0)
     with pytest.raises(InvalidInput, match=PRIVATE):
-        net.fit(RAW.astype(np.float32), TABLE.churn.to_numpy())
+        net.fit(RAW.astype(np.float32), churn(noise=ldp.SeededNoise(0)))
 
 
-@pytest.mark.parametrize("named", [{}, {"column": "churn"}])
-def test_a_column_that_was_charged_is_no_feature_of_another_target(charge, ledger, named):
-    charge(**named)
-    model = ldp.LabelDPClassifier(classes=[0, 1, 2], column="ward", dataset="x", ledger=ledger)
+def test_a_column_that_was_charged_is_no_feature_of_another_target(charge, ledger):
+    charge()
+    labels = ward(ledger, ids=IDS)
     with pytest.raises(InvalidInput, match=PRIVATE):
-        model.fit(RAW, TABLE.ward, ids=IDS)
+        ldp.LabelDPClassifier().fit(RAW, labels)
     assert len(ledger.runs()) == 1
-    model.fit(PUBLIC, TABLE.ward, ids=IDS)
+    ldp.LabelDPClassifier().fit(PUBLIC, labels)
 
 
-@pytest.mark.parametrize("named", [{}, {"column": "churn"}])
-def test_noisy_labels_know_their_own_column(charge, named):
-    noisy = charge(ledger=None, **named)
+def test_noisy_labels_know_their_own_column(charge):
+    noisy = charge(ledger=None)
     with pytest.raises(InvalidInput, match=PRIVATE):
         ldp.LabelDPClassifier().fit(RAW, noisy)
     ldp.LabelDPClassifier().fit(PUBLIC, noisy)
@@ -149,7 +145,6 @@ def test_no_figure_has_the_labels_own_column_as_a_public_one(charge):
 
 def test_groups_are_no_charged_column(charge, ledger):
     charge()
-    facts = {"dataset": "x", "column": "ward", "ids": IDS, "ledger": ledger}
     asked = Groupings(TABLE, by=["churn"])
     tables = asked.query(3, epsilon=1.0)
     copied = pickle.loads(pickle.dumps(asked)).groups  # as a worker gets it
@@ -159,57 +154,8 @@ def test_groups_are_no_charged_column(charge, ledger):
         (tables, copied[::-1]),
     ]:
         with pytest.raises(InvalidInput, match=f"groups, got {PRIVATE}"):
-            ldp.aggregate(TABLE.ward, query, groups, **facts)
+            ldp.aggregate(ward(ledger, ids=IDS), query, groups)
     assert len(ledger.runs()) == 1
-
-
-@pytest.mark.parametrize("y", [TABLE.churn, TABLE[["churn"]]], ids=["series", "frame"])
-def test_labels_charged_without_a_name_get_no_second_budget_under_their_own(charge, ledger, y):
-    assert charge(y).receipts[0].column == "label"
-    with pytest.raises(
-        InvalidInput, match=r"labels of the name 'churn'.*Pass column='label'.*Nothing was charged"
-    ):
-        charge(column="churn")
-    assert len(ledger.runs()) == 1
-    again = charge(y)  # a repeat is none the less free
-    assert again.privacy.repeated
-    assert not ledger.verify(again.receipts)
-    charge(TABLE.ward.clip(0, 1), column="ward")  # another name is another column
-    assert (ledger.spent("x", "label"), ledger.spent("x", "ward")) == (1.0, 1.0)
-
-
-def test_labels_that_carry_another_name_are_not_warned_of(charge, recwarn):
-    charge(TABLE.ward.clip(0, 1))
-    charge(column="churn")
-    assert not recwarn.list
-
-
-def test_advice_names_the_name_that_the_labels_carry(charge):
-    charge(column="ill")
-    with pytest.raises(
-        InvalidInput,
-        match="column='ill' if they are that one's, column='fraud' if they are of another",
-    ):
-        charge(TABLE.churn.rename("fraud"))
-
-
-@pytest.mark.parametrize("named", ["ill", None])
-def test_a_feature_called_label_is_refused_with_what_to_type(named: str | None) -> None:
-    """Labels without column= are charged under this name, so it may be their column; the name of
-    another is told by column=."""
-    X, y = (
-        pd.DataFrame({"label": np.tile([0.0, 1.0], 50), "x": np.arange(100.0)}),
-        pd.Series(np.tile([0, 1], 50), name=named),
-    )
-    model = ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1], noise=ldp.SeededNoise(0))
-    with pytest.raises(
-        ldp.InvalidInput,
-        match=f"got 'label', which is .* name that of the labels: column='{named or 'NAME'}'",
-    ):
-        model.fit(X, y)
-    model.set_params(column="ill").fit(X, y)  # whatever else the frame holds
-    with pytest.raises(ldp.InvalidInput, match="got 'label', whose labels are private"):
-        model.set_params(column="label").fit(X, y)
 
 
 # Ids, units and groups
@@ -217,12 +163,11 @@ def test_a_feature_called_label_is_refused_with_what_to_type(named: str | None) 
 
 BOTH = TABLE.assign(visit=np.arange(N) + 9)
 ROLE = "whose labels are private"
-WARD = {"dataset": "x", "column": "ward", "classes": [0, 1, 2]}
 WARD_RR = ldp.RandomizedResponse(3, 1.0)
 IDS_OF = {  # each gives the values of the private column beside public ones
     "one": lambda: (BOTH["churn"] * N + BOTH["visit"]).rename("churn"),
     "a frame": lambda: BOTH[["visit", "churn"]],
-    "named anew": lambda: {"ids": BOTH[["visit", "churn"]], "id_name": ["visit", "stay"]},
+    "named anew": lambda: {"visit": BOTH.visit, "stay": BOTH.churn},
     "levels": (
         lambda: BOTH[["visit", "churn"]].set_axis(
             pd.MultiIndex.from_tuples([("a", "visit"), ("a", "churn")]), axis=1
@@ -232,14 +177,14 @@ IDS_OF = {  # each gives the values of the private column beside public ones
 }
 
 
-def _histogram():
-    return ldp.aggregates.Histogram(3, 1.0, 2)
+def ward(ledger, **facts):
+    return ldp.PrivateLabels(
+        BOTH.ward, **{"classes": [0, 1, 2], "dataset": "x", "ledger": ledger} | facts
+    )
 
 
-def _best(**facts):
-    tries = [(ldp.aggregates.Histogram(3, 1.0, 2), facts.pop("groups", np.arange(N) % 2))]
-    tuning = RepeatAndSelect(2)
-    return aggregate_best(BOTH.ward, tries, lambda found: 0.0, tuning=tuning, **WARD, **facts)
+def _count(labels, groups):
+    return ldp.aggregate(labels, ldp.aggregates.Histogram(3, 1.0, 2), groups)
 
 
 def _release(folder, ledger, **roles):
@@ -248,92 +193,63 @@ def _release(folder, ledger, **roles):
     ldp.release(folder / "in.parquet", folder / "out.parquet", spec, ledger)
 
 
-RAW_DOORS = {
-    "privatize": lambda L, **roles: ldp.privatize(BOTH.ward, WARD_RR, ledger=L, **WARD, **roles),
-    "aggregate": lambda L, **roles: ldp.aggregate(
-        BOTH.ward, _histogram(), np.arange(N) % 2, ledger=L, **WARD, **roles
-    ),
-    "sums": lambda L, **roles: ldp.aggregate(
-        BOTH.ward,
-        ldp.aggregates.FeatureSums(3, 1.0, 1, delta=1e-6),
-        np.ones((N, 1)),
-        ledger=L,
-        **WARD,
-        **roles,
-    ),
-    "classifier": (
-        lambda L, **roles: ldp.LabelDPClassifier(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles)
-    ),
-    "regressor": (
-        lambda L, **roles: ldp.LabelDPRegressor(
-            range=(0, 2), dataset="x", column="ward", ledger=L
-        ).fit(PUBLIC, BOTH.ward, **roles)
-    ),
-    "votes": lambda L, **roles: NoiseCluster(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles),
-    "counts": (
-        lambda L, **roles: ProportionClassifier(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles)
-    ),
-    "teachers": (
-        lambda L, **roles: PATEClassifier(
-            epsilon=3.0, n_teachers=200, n_queries=2, ledger=L, **WARD
-        ).fit(PUBLIC, BOTH.ward, **roles)
-    ),
-}
-
-
 @pytest.mark.parametrize("how", IDS_OF)
-@pytest.mark.parametrize("door", RAW_DOORS)
-def test_no_door_takes_a_charged_column_as_ids(door, how, charge, ledger):
+def test_no_charged_column_is_an_id(how, charge, ledger):
     charge()
-    given = IDS_OF[how]()
     with pytest.raises(InvalidInput, match=ROLE):
-        RAW_DOORS[door](ledger, **(given if isinstance(given, dict) else {"ids": given}))
+        ward(ledger, ids=IDS_OF[how]())
+
+
+@pytest.mark.parametrize("unit", [BOTH.churn, {"household": BOTH.churn}], ids=["own", "anew"])
+def test_no_charged_column_is_a_unit(unit, charge, ledger):
+    charge()
+    with pytest.raises(InvalidInput, match=ROLE):
+        ward(ledger, ids=BOTH.visit, unit=unit)
+
+
+@pytest.mark.parametrize("how", [how for how in IDS_OF if how != "named anew"])
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_no_fit_matches_rows_by_a_charged_column(kind, how, charge, ledger):
+    charge()
+    labels = ward(ledger, ids=BOTH.visit, **declared(kind, 3))
+    with pytest.raises(InvalidInput, match=ROLE):
+        ESTIMATORS[kind]().fit(PUBLIC, labels, ids=IDS_OF[how]())
     assert len(ledger.runs()) == 1
 
 
-@pytest.mark.parametrize("door", RAW_DOORS)
-def test_no_door_takes_a_charged_column_as_units(door, charge, ledger):
-    charge()
-    with pytest.raises(InvalidInput, match=ROLE):
-        RAW_DOORS[door](ledger, ids=BOTH.visit, unit=BOTH.churn, unit_name="household")
-    assert len(ledger.runs()) == 1
-
-
-OTHER_DOORS = {
-    "best, ids": lambda L, folder: _best(ids=IDS_OF["a frame"](), ledger=L),
-    "best, groups": lambda L, folder: _best(groups=BOTH.churn, ledger=L),
+DOORS = {
+    "best, groups": lambda L, folder: aggregate_best(
+        ward(L),
+        [(ldp.aggregates.Histogram(3, 1.0, 2), BOTH.churn)],
+        lambda found: 0.0,
+        tuning=RepeatAndSelect(2),
+    ),
     "batches": lambda L, folder: aggregate_batches(
         pa.table(BOTH),
-        _histogram(),
+        ldp.aggregates.Histogram(3, 1.0, 2),
         label="ward",
         group="churn",
         classes=[0, 1, 2],
         dataset="x",
         ledger=L,
     ),
-    "groups in levels": lambda L, folder: ldp.aggregate(
-        BOTH.ward, _histogram(), BOTH.churn.rename(("a", "churn")), ledger=L, **WARD
+    "groups in levels": lambda L, folder: _count(ward(L), BOTH.churn.rename(("a", "churn"))),
+    "features in levels": lambda L, folder: ldp.LabelDPClassifier().fit(
+        RAW.set_axis(pd.MultiIndex.from_product([["a"], RAW.columns]), axis=1), ward(L)
     ),
-    "features in levels": (
-        lambda L, folder: ldp.LabelDPClassifier(ledger=L, **WARD).fit(
-            RAW.set_axis(pd.MultiIndex.from_product([["a"], RAW.columns]), axis=1), BOTH.ward
-        )
-    ),
-    "features above levels": (
-        lambda L, folder: ldp.LabelDPClassifier(ledger=L, **WARD).fit(
-            RAW.set_axis(pd.MultiIndex.from_product([RAW.columns, ["value"]]), axis=1), BOTH.ward
-        )
+    "features above levels": lambda L, folder: ldp.LabelDPClassifier().fit(
+        RAW.set_axis(pd.MultiIndex.from_product([RAW.columns, ["value"]]), axis=1), ward(L)
     ),
     "release, ids": lambda L, folder: _release(folder, L, id=["visit", "churn"]),
     "release, unit": lambda L, folder: _release(folder, L, id="visit", unit="churn"),
 }
 
 
-@pytest.mark.parametrize("door", OTHER_DOORS)
+@pytest.mark.parametrize("door", DOORS)
 def test_no_other_door_takes_a_charged_column(door, charge, ledger, tmp_path):
     charge()
     with pytest.raises(InvalidInput, match=r"private|charged as private"):
-        OTHER_DOORS[door](ledger, tmp_path)
+        DOORS[door](ledger, tmp_path)
     assert len(ledger.runs()) == 1
     assert not (tmp_path / "out.parquet").exists()
 
@@ -382,41 +298,19 @@ NOISY_DOORS = {
 
 
 @pytest.mark.parametrize("door", NOISY_DOORS)
-def test_noisy_labels_are_matched_by_no_private_column(door, ledger):
+def test_noisy_labels_are_matched_by_no_private_column(door, charge):
     ids = IDS_OF["one"]()
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            BOTH.churn,
-            classes=range(RR.n_classes),
-            dataset="x",
-            column="churn",
-            ids=ids.rename("visit"),
-            ledger=ledger,
-        ),
-        RR,
-    )
+    noisy = charge(ids=ids.rename("visit"))
     with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
         NOISY_DOORS[door](noisy, ids)
 
 
-def test_the_ledger_knows_more_than_noisy_labels(charge, ledger):
-    charge()
-    ids = IDS_OF["one"]()
-    noisy = ldp.privatize(BOTH.ward, WARD_RR, ids=ids.rename("visit"), ledger=ledger, **WARD)
-    for model in (ldp.LabelDPClassifier, ldp.LabelDPRegressor):
-        with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
-            model(dataset="x", ledger=ledger).fit(PUBLIC, noisy, ids=ids)
-        model = model(dataset="x", ledger=ledger).fit(PUBLIC, noisy, ids=ids.rename("visit"))
-        with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
-            model.score(PUBLIC, noisy, ids=ids)
-
-
 def test_the_levels_above_a_label_are_no_private_columns():
     levels = PUBLIC.set_axis(pd.MultiIndex.from_tuples([("a", "age")]), axis=1)
-    model = ldp.LabelDPClassifier(classes=[0, 1], noise=ldp.SeededNoise(0))
-    model.fit(levels, TABLE.churn.rename(("a", "churn")))
+    labels = churn(TABLE.churn.rename(("a", "churn")), noise=ldp.SeededNoise(0))
+    ldp.LabelDPClassifier().fit(levels, labels)
     with pytest.raises(InvalidInput, match=PRIVATE):
-        model.fit(RAW, TABLE.churn.rename(("a", "churn")))
+        ldp.LabelDPClassifier().fit(RAW, labels)
 
 
 def test_a_net_takes_no_private_column_as_ids(charge, ledger):
@@ -426,25 +320,13 @@ def test_a_net_takes_no_private_column_as_ids(charge, ledger):
 
     charge()
     X, ids = PUBLIC.to_numpy(np.float32), IDS_OF["one"]()
-    nets = {
-        TorchClassifier: {"classes": [0, 1, 2]},
-        TorchRegressor: {"range": (0, 2)},
-    }
-    for kind, more in nets.items():
-        net = kind(
-            lambda k: Mlp(1, k, (2,)), epsilon=1.0, dataset="x", column="ward", ledger=ledger
-        )
-        net.set_params(**more)
-        for roles in ({"ids": ids}, {"ids": BOTH.visit, "unit": BOTH.churn}):
-            with pytest.raises(InvalidInput, match=ROLE):
-                net.fit(X, BOTH.ward, **roles)
+    nets = {TorchClassifier: "classifier", TorchRegressor: "regressor"}
+    for net, kind in nets.items():
+        labels = ward(ledger, ids=BOTH.visit, **declared(kind, 3))
+        with pytest.raises(InvalidInput, match=ROLE):
+            net(lambda k: Mlp(1, k, (2,)), epsilon=1.0).fit(X, labels, ids=ids)
     assert len(ledger.runs()) == 1
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            BOTH.churn, classes=range(RR.n_classes), column="churn", ids=ids.rename("visit")
-        ),
-        RR,
-    )
+    noisy = ldp.privatize(churn(ids=ids.rename("visit")), RR)
     with pytest.raises(InvalidInput, match=ROLE):
         with_evidence([(x, 0) for x in X], noisy, ids=ids)
     with pytest.raises(InvalidInput, match=ROLE):

@@ -21,6 +21,7 @@ from labeldp import (
     LabelDPClassifier,
     Ledger,
     LedgerError,
+    PrivateLabels,
     RandomizedResponse,
     RRWithPrior,
 )
@@ -33,18 +34,20 @@ N = 300
 
 REQUEST = """
 import sys, time, numpy as np
-from labeldp import Ledger, RandomizedResponse, aggregate, privatize
+from labeldp import Ledger, PrivateLabels, RandomizedResponse, aggregate, privatize
 from labeldp.aggregates import Histogram
 
-ledger, what = Ledger(sys.argv[1], budget=3.0), sys.argv[2]
-labels, ids = np.arange(2000) % 2, np.arange(2000)
+ledger, what, ids = Ledger(sys.argv[1], budget=3.0), sys.argv[2], np.arange(2000)
+labels = PrivateLabels(
+    ids % 2, classes=[0, 1], dataset="d", column="label", ids=ids, ledger=ledger
+)
 while time.time() < float(sys.argv[3]):
     pass
 if what == "privatize":
-    found = privatize(labels, RandomizedResponse(2, 1.0), dataset="d", ids=ids, ledger=ledger)
+    found = privatize(labels, RandomizedResponse(2, 1.0))
     answer, run = found.hard_codes(), found.receipts[0].run_id
 else:
-    found = aggregate(labels, Histogram(2, 1.0, 4), ids % 4, dataset="d", ids=ids, ledger=ledger)
+    found = aggregate(labels, Histogram(2, 1.0, 4), ids % 4)
     answer, run = found.values, found.receipt.run_id
 print(run, answer.tolist())
 """
@@ -148,18 +151,20 @@ def test_of_processes_that_draw_the_same_rows_as_other_stages_one_does(tmp_path:
 FIT = """
 import os, signal, sys, numpy as np
 from sklearn.linear_model import LogisticRegression
-from labeldp import LabelDPClassifier, Ledger, RRWithPrior
+from labeldp import LabelDPClassifier, Ledger, PrivateLabels
 from labeldp.custody._run import Run
 
 X = np.random.default_rng(0).normal(size=(1200, 3))
 y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Run.settle = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 facts = {
-    "epsilon": 2.0, "law": "rr-with-prior", "classes": range(3), "dataset": "d", "n_stages": 2,
-    "random_state": 0,
+    "classes": range(3), "dataset": "d", "column": "label", "ids": np.arange(1200),
+    "ledger": Ledger(sys.argv[1]),
 }
-model = LabelDPClassifier(LogisticRegression(), ledger=Ledger(sys.argv[1]), **facts)
-model.fit(X, y, ids=np.arange(1200))
+model = LabelDPClassifier(
+    LogisticRegression(), epsilon=2.0, law="rr-with-prior", n_stages=2, random_state=0
+)
+model.fit(X, PrivateLabels(y, **facts))
 """
 
 
@@ -181,17 +186,11 @@ def test_a_fits_folder_that_was_set_back_is_seen_and_a_killed_one_goes_on(tmp_pa
     y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 
     def fit(estimator: Any) -> LabelDPClassifier:
+        facts = {"dataset": "d", "column": "label", "ids": np.arange(1200), "ledger": ledger}
         model = LabelDPClassifier(
-            estimator,
-            epsilon=2.0,
-            law="rr-with-prior",
-            classes=range(3),
-            dataset="d",
-            ledger=ledger,
-            n_stages=2,
-            random_state=0,
+            estimator, epsilon=2.0, law="rr-with-prior", n_stages=2, random_state=0
         )
-        return model.fit(X, y, ids=np.arange(1200))
+        return model.fit(X, PrivateLabels(y, classes=range(3), **facts))
 
     for ends in ((".side.npz", ".parquet"), (".side.npz", ".parquet", ".rows-drawn.npy")):
         for end in ends:

@@ -404,42 +404,23 @@ def test_what_another_ledger_does_not_know_is_not_recorded(shop: Shop, tmp_path:
     assert not other.exists()
 
 
-def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path, ledger: ldp.Ledger) -> None:
-    table = raw_table()
-    X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            y,
-            classes=range(2),
-            dataset="d",
-            column="label",
-            ids=table["id"].to_numpy(),
-            ledger=ledger,
-        ),
-        ldp.RandomizedResponse(2, 1.0),
-    )
-    privacy = {}
-    for name, known in {
-        "own": ledger,
-        "none": None,
-        "other": ldp.Ledger(tmp_path / "other.db"),
-    }.items():
-        privacy[name] = (
-            ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
-            .fit(X, noisy)
-            .privacy_.evidence
-        )
-    assert privacy == {"own": "proven", "none": "proven", "other": "not recorded"}
+def test_models_say_what_a_ledger_knows_of_their_receipts(
+    tmp_path: Path, drawn: tuple[Any, ...]
+) -> None:
+    ledger, noisy, X, _ = drawn
+    other, model = ldp.Ledger(tmp_path / "other.db"), ldp.LabelDPClassifier(LogisticRegression())
+    privacy = [
+        model.fit(X, labels).privacy_.evidence
+        for labels in (noisy.looked_up(ledger), noisy, noisy.looked_up(other))
+    ]
+    assert privacy == ["proven", "proven", "not recorded"]
     forged = noisy.to_table()
     facts = json.loads(forged.schema.metadata[b"labeldp"])
     facts["blocks"][0]["receipt"]["epsilon"] = 0.1
     with pytest.raises(ldp.InvalidInput, match="were changed"):
         ldp.NoisyLabels.from_table(forged.replace_schema_metadata({b"labeldp": json.dumps(facts)}))
-    block = replace(noisy.blocks[0], receipt=replace(noisy.receipts[0], epsilon=0.1))
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
-        ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(
-            X, replace(noisy, blocks=(block,))
-        )
+        with_block(noisy, receipt=replace(noisy.receipts[0], epsilon=0.1)).looked_up(ledger)
 
 
 # Changed in memory
@@ -452,17 +433,9 @@ def drawn(tmp_path: Path) -> tuple[ldp.Ledger, ldp.NoisyLabels, Any, Any]:
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
     ledger = ldp.Ledger(tmp_path / "l.db")
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            y,
-            classes=range(2),
-            dataset="d",
-            column="label",
-            ids=table["id"].to_numpy(),
-            ledger=ledger,
-        ),
-        ldp.RandomizedResponse(2, 1.0),
-    )
+    given = {"dataset": "d", "column": "label", "ids": table["id"].to_numpy(), "ledger": ledger}
+    labels = ldp.PrivateLabels(y, classes=range(2), **given)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0))
     return ledger, noisy, X, y
 
 
@@ -494,14 +467,10 @@ def test_labels_changed_in_memory_are_never_proven(
         ldp.NoisyLabels.load(stored),
     ):
         assert each.privacy.evidence == "declared, not proven"
-        rows = {"X": X[: len(each)], "y": each, "ids": each.ids}
-        assert (
-            ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
-            .fit(**rows)
-            .privacy_.declared
-        )
+        model = ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
+        assert model.fit(X[: len(each)], each, ids=each.ids).privacy_.declared
         with pytest.raises(ldp.LedgerError, match="changed after the draw"):
-            ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(**rows)
+            each.looked_up(ledger)
 
 
 def test_what_is_chosen_of_drawn_labels_stays_proven(

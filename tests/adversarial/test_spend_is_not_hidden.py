@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from labeldp.ledger._repair import orphans, repair
 from labeldp.papers.malek2021 import PATEClassifier
 
 N = 20_000
+
+
+def closed(y: Any, ledger: ldp.Ledger, ids: Any = None, **facts: Any) -> ldp.PrivateLabels:
+    given = {"dataset": "d", "column": "label", "ids": ids, "ledger": ledger}
+    return ldp.PrivateLabels(y, classes=range(2), **given | facts)
 
 
 def names(start: int, stop: int) -> list[str]:
@@ -106,37 +112,16 @@ def test_names_of_another_type_may_be_the_same_rows(
 ) -> None:
     law = ldp.RandomizedResponse(2, 1.0)
     ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1],
-            classes=range(law.n_classes),
-            dataset="d",
-            column="label",
-            ids=first,
-            ledger=ledger,
-        ),
+        closed([0, 1], ledger, first),
         law,
     )
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
-            ldp.PrivateLabels(
-                [1, 1],
-                classes=range(law.n_classes),
-                dataset="d",
-                column="label",
-                ids=ids,
-                ledger=ledger,
-            ),
+            closed([1, 1], ledger, ids),
             law,
         )
     ldp.privatize(
-        ldp.PrivateLabels(
-            [1, 1],
-            classes=range(law.n_classes),
-            dataset="d",
-            column="label",
-            ids=others,
-            ledger=ledger,
-        ),
+        closed([1, 1], ledger, others),
         law,
     )
 
@@ -163,20 +148,16 @@ def tables_of(name: str) -> dict[str, Any]:
         "index": pd.Index(FRAME[name]),
         "column": arrow.column(0),
         "table": arrow,
+        "mapping": {name: FRAME[name].to_numpy()},
     }
 
 
-@pytest.mark.parametrize("form", ["series", "frame", "index", "column", "table", "id_name"])
+@pytest.mark.parametrize("form", ["series", "frame", "index", "column", "table", "mapping"])
 def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, form: str) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db", budget=2.0)
 
     def draw(name: str) -> None:
-        named = (
-            {"ids": FRAME[name].to_numpy(), "id_name": name}
-            if form == "id_name"
-            else {"ids": tables_of(name)[form]}
-        )
-        ldp.privatize(FRAME.y, LAW, dataset="d", ledger=ledger, **named)
+        ldp.privatize(closed(FRAME.y, ledger, tables_of(name)[form]), LAW)
 
     draw("visit")
     draw("barcode")
@@ -188,50 +169,22 @@ def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, 
 
 def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(ledger: ldp.Ledger) -> None:
     ldp.privatize(
-        ldp.PrivateLabels(
-            FRAME.y,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=FRAME.visit,
-            ledger=ledger,
-        ),
+        closed(FRAME.y, ledger, FRAME.visit),
         LAW,
     )
     for ids in (FRAME.barcode.to_numpy(), FRAME.barcode.tolist(), FRAME.barcode.rename(None)):
         with pytest.raises(ldp.BudgetExceeded):
             ldp.privatize(
-                ldp.PrivateLabels(
-                    FRAME.y,
-                    classes=range(LAW.n_classes),
-                    dataset="d",
-                    column="label",
-                    ids=ids,
-                    ledger=ledger,
-                ),
+                closed(FRAME.y, ledger, ids),
                 LAW,
             )
     ldp.privatize(
-        ldp.PrivateLabels(
-            FRAME.y,
-            classes=range(LAW.n_classes),
-            dataset="e",
-            column="label",
-            ids=FRAME.visit.to_numpy(),
-            ledger=ledger,
-        ),
+        closed(FRAME.y, ledger, FRAME.visit.to_numpy(), dataset="e"),
         LAW,
     )
     # plain arrays are the column "id"
     ldp.privatize(
-        ldp.PrivateLabels(
-            FRAME.y,
-            classes=range(LAW.n_classes),
-            dataset="e",
-            column="label",
-            ids=FRAME.barcode.rename("id"),
-            ledger=ledger,
-        ),
+        closed(FRAME.y, ledger, FRAME.barcode.rename("id"), dataset="e"),
         LAW,
     )
     assert ledger.spent("e", "label") == 1.0
@@ -240,130 +193,70 @@ def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(ledger: ld
 def test_equal_numbers_of_another_column_are_no_repeat(ledger: ldp.Ledger) -> None:
     """They would get the outputs of other rows."""
     ldp.privatize(
-        ldp.PrivateLabels(
-            FRAME.y,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=FRAME.visit,
-            ledger=ledger,
-        ),
+        closed(FRAME.y, ledger, FRAME.visit),
         LAW,
     )
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
-            ldp.PrivateLabels(
-                FRAME.y,
-                classes=range(LAW.n_classes),
-                dataset="d",
-                column="label",
-                ids=FRAME.visit[::-1].rename("rank"),
-                ledger=ledger,
-            ),
+            closed(FRAME.y, ledger, FRAME.visit[::-1].rename("rank")),
             LAW,
         )
 
 
-def charges() -> dict[str, Callable[..., object]]:
-    """Every way in Python to have labels read, as a function of their rows' names."""
-    X, y, classes = FRAME[["visit"]].to_numpy(float), FRAME.y.to_numpy(), [0, 1]
+def charges() -> dict[str, Callable[[ldp.PrivateLabels], object]]:
+    """Every way in Python to have labels read."""
     from sklearn.linear_model import LogisticRegression
 
-    given: dict[str, Any] = {"dataset": "d", "classes": classes}
-    query = ldp.aggregates.Histogram(2, 1.0, 2)
-    count = {"n_clusters": 2, "epsilon": 1.0, **given}
+    X, query = FRAME[["visit"]].to_numpy(float), ldp.aggregates.Histogram(2, 1.0, 2)
+    models = [
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, n_stages=1),
+        PATEClassifier(LogisticRegression(), epsilon=1.0, n_teachers=2, n_queries=2, threshold=0),
+        ldp.learn.NoiseCluster(n_clusters=2, epsilon=1.0),
+        ldp.learn.ProportionClassifier(n_clusters=2, epsilon=1.0),
+    ]
     return {
-        "privatize": lambda ledger, m, **rows: ldp.privatize(
-            y, LAW, ledger=ledger, max_rows_per_unit=m, **given, **rows
-        ),
-        "aggregate": lambda ledger, m, **rows: ldp.aggregate(
-            y, query, y * 0, ledger=ledger, max_rows_per_unit=m, **given, **rows
-        ),
-        "LabelDPClassifier": (
-            lambda ledger, m, **rows: ldp.LabelDPClassifier(
-                LogisticRegression(),
-                epsilon=1.0,
-                n_stages=1,
-                ledger=ledger,
-                max_rows_per_unit=m,
-                **given,
-            ).fit(X, y, **rows)
-        ),
-        "PATEClassifier": (
-            lambda ledger, m, **rows: PATEClassifier(
-                LogisticRegression(),
-                epsilon=1.0,
-                n_teachers=2,
-                n_queries=2,
-                threshold=0,
-                ledger=ledger,
-                max_rows_per_unit=m,
-                **given,
-            ).fit(X, y, **rows)
-        ),
-        "NoiseCluster": (
-            lambda ledger, m, **rows: ldp.learn.NoiseCluster(
-                **count, ledger=ledger, max_rows_per_unit=m
-            ).fit(X, y, **rows)
-        ),
-        "ProportionClassifier": (
-            lambda ledger, m, **rows: ldp.learn.ProportionClassifier(
-                **count, ledger=ledger, max_rows_per_unit=m
-            ).fit(X, y, **rows)
-        ),
-    }
+        "privatize": lambda labels: ldp.privatize(labels, LAW),
+        "aggregate": lambda labels: ldp.aggregate(labels, query, np.zeros(len(labels), int)),
+    } | {type(model).__name__: partial(model.fit, X) for model in models}
 
 
-@pytest.mark.parametrize("way", charges())
 @pytest.mark.parametrize("role", ["ids", "unit"])
-def test_the_labels_are_neither_ids_nor_units(ledger: ldp.Ledger, way: str, role: str) -> None:
+def test_the_labels_are_neither_ids_nor_units(ledger: ldp.Ledger, role: str) -> None:
     """A unit's rows beyond the cap get no evidence, and digests of ids and units are no secrets: as
     either, labels would be told."""
     with pytest.raises(ldp.InvalidInput, match="label column 'label'"):
-        charges()[way](ledger, 1, **{role: FRAME.y.rename("label")})
-    assert ledger.runs() == []
+        closed(FRAME.y.to_numpy(), ledger, **{role: FRAME.y.rename("label")})
 
 
 @pytest.mark.parametrize("role", ["ids", "unit"])
 def test_the_labels_under_another_name_are_neither_ids_nor_units(
     ledger: ldp.Ledger, role: str
 ) -> None:
-    """`column=` is "label" by default, whatever the labels' own column is called."""
+    """Whatever `column=` says, and whatever the labels' own column is called."""
     codes = np.array([0, 1, 1, 0])
     answers = pd.Series(codes, name="bought")
-    model = ldp.LabelDPClassifier(epsilon=1.0, classes=range(2), dataset="d", ledger=ledger)
-    calls = [
-        lambda y, **of: ldp.privatize(y, LAW, classes=range(2), dataset="d", ledger=ledger, **of),
-        lambda y, **of: ldp.aggregate(
-            y,
-            ldp.aggregates.Histogram(2, 1.0, 1),
-            np.zeros(4, int),
-            dataset="d",
-            ledger=ledger,
-            **of,
-        ),
-        lambda y, **of: model.fit(np.zeros((4, 1)), y, **of),
-    ]
-    for call in calls:
-        for y, same in ((answers, answers), (answers, answers.copy()), (codes, codes)):
-            with pytest.raises(ldp.InvalidInput, match="the labels themselves"):
-                call(y, **{role: same})
-    assert ledger.runs() == []
+    for y, same in ((answers, answers), (answers, answers.copy()), (codes, codes)):
+        with pytest.raises(ldp.InvalidInput, match="the labels themselves"):
+            closed(y, ledger, **{role: same})
 
 
 @pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
 @pytest.mark.parametrize("way", charges())
 def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
-    draw = charges()[way]
+    read = charges()[way]
+
+    def draw(ledger: ldp.Ledger, cap: int, **rows: Any) -> None:
+        read(closed(FRAME.y.to_numpy(), ledger, max_rows_per_unit=cap, **rows))
+
     rows = ldp.Ledger(tmp_path / "rows.db", budget=1.0)
     draw(rows, 1, ids=FRAME.visit)
-    for named in (
-        {"ids": FRAME.barcode},
-        {"ids": FRAME.barcode.to_numpy(), "id_name": "barcode"},
-        {"ids": FRAME.barcode.to_numpy()},
+    for ids in (
+        FRAME.barcode,
+        {"barcode": FRAME.barcode.to_numpy()},
+        FRAME.barcode.to_numpy(),
     ):
         with pytest.raises(ldp.BudgetExceeded):
-            draw(rows, 1, **named)
+            draw(rows, 1, ids=ids)
     with pytest.raises(ldp.LedgerError, match="Expected unit 'row'"):
         draw(rows, 1, ids=FRAME.visit, unit=FRAME.person)
     units = ldp.Ledger(tmp_path / "units.db", budget=1.0)
@@ -372,23 +265,15 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     for unit, m in ((FRAME.household, 2), (FRAME.ward, 20), (FRAME.household.to_numpy(), 2)):
         with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
             draw(units, m, ids=FRAME.visit, unit=unit)
-    for who in (
-        {"unit": FRAME.household, "unit_name": "person"},
-        {"unit": FRAME.ward.rename("person")},
-    ):
+    for who in ({"person": FRAME.household}, FRAME.ward.rename("person")):
         # a unit that changed its meaning does not hide the rows
         with pytest.raises(ldp.BudgetExceeded):
-            draw(units, 20, ids=FRAME.visit, **who)
+            draw(units, 20, ids=FRAME.visit, unit=who)
     with pytest.raises(ldp.LedgerError, match="got 'row'"):
         draw(units, 1, ids=FRAME.visit)
     with pytest.raises(ldp.InvalidInput, match="another name than 'row'"):
         draw(units, 1, ids=FRAME.visit, unit=FRAME.person.rename("row"))
-    for wrong in (
-        {"id_name": "a"},
-        {"ids": FRAME.visit, "id_name": ["a", "b"]},
-        {"ids": FRAME.visit, "id_name": ""},
-        {"unit_name": "a"},
-    ):
+    for wrong in ({"ids": {"": FRAME.visit}}, {"unit": {"": FRAME.person}}):
         with pytest.raises(ldp.InvalidInput, match="name"):
             draw(units, 1, **wrong)
     assert (len(rows.runs()), len(units.runs())) == (1, 1)
@@ -396,39 +281,18 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
 
 def test_the_largest_unsigned_number_is_another_row_than_minus_one(ledger: ldp.Ledger) -> None:
     first = ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1],
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=np.array([-1, 5]),
-            ledger=ledger,
-        ),
+        closed([0, 1], ledger, np.array([-1, 5])),
         LAW,
     )
     other = ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1],
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=np.array([2**64 - 1, 6], np.uint64),
-            ledger=ledger,
-        ),
+        closed([0, 1], ledger, np.array([2**64 - 1, 6], np.uint64)),
         LAW,
     )
     assert (ledger.spent_by_rows("d", "label"), len(ledger.runs())) == ([(1.0, 4)], 2)
     assert other.receipts != first.receipts
     with pytest.raises(ldp.BudgetExceeded):  # 5 and 6 are the same rows in any type
         ldp.privatize(
-            ldp.PrivateLabels(
-                [0],
-                classes=range(LAW.n_classes),
-                dataset="d",
-                column="label",
-                ids=np.array([5], np.uint8),
-                ledger=ledger,
-            ),
+            closed([0], ledger, np.array([5], np.uint8)),
             LAW,
         )
     assert other.ids.tolist() == [2**64 - 1, 6]
@@ -437,25 +301,11 @@ def test_the_largest_unsigned_number_is_another_row_than_minus_one(ledger: ldp.L
 def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(ledger: ldp.Ledger) -> None:
     ids = 2**60 + np.arange(200)
     first = ldp.privatize(
-        ldp.PrivateLabels(
-            np.arange(200) % 2,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids,
-            ledger=ledger,
-        ),
+        closed(np.arange(200) % 2, ledger, ids),
         LAW,
     )
     again = ldp.privatize(
-        ldp.PrivateLabels(
-            np.arange(200)[::-1] % 2,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids[::-1].astype(np.uint64),
-            ledger=ledger,
-        ),
+        closed(np.arange(200)[::-1] % 2, ledger, ids[::-1].astype(np.uint64)),
         LAW,
     )
     assert again.receipts == first.receipts
@@ -465,39 +315,18 @@ def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(ledger: 
 def test_one_column_of_ids_is_a_column_in_every_shape(ledger: ldp.Ledger) -> None:
     ids = np.arange(50)
     first = ldp.privatize(
-        ldp.PrivateLabels(
-            ids % 2,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids,
-            ledger=ledger,
-        ),
+        closed(ids % 2, ledger, ids),
         LAW,
     )
     again = ldp.privatize(
-        ldp.PrivateLabels(
-            ids % 2,
-            classes=range(LAW.n_classes),
-            dataset="d",
-            column="label",
-            ids=ids[:, None],
-            ledger=ledger,
-        ),
+        closed(ids % 2, ledger, ids[:, None]),
         LAW,
     )
     assert again.receipts == first.receipts
     np.testing.assert_array_equal(again.hard_codes(), first.hard_codes())
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
-            ldp.PrivateLabels(
-                [0, 1],
-                classes=range(LAW.n_classes),
-                dataset="d",
-                column="label",
-                ids=np.array([[49], [50]]),
-                ledger=ledger,
-            ),
+            closed([0, 1], ledger, np.array([[49], [50]])),
             LAW,
         )
 
@@ -565,29 +394,25 @@ def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: 
             numbering = [*INTEGERS, *TEXTS, PAIRS, None][random.integers(7 if changes else 8)]
             # now and then another unit than before
             asked = UNITS["person"] if unit is None and random.integers(8) == 0 else unit
-            given: dict[str, Any] = {
-                "dataset": dataset,
-                "ledger": ledger,
-                "redraw": bool(random.integers(2)),
-            }
+            given: dict[str, Any] = {"dataset": dataset}
+            redraw = bool(random.integers(2))
             if numbering is not None:
                 given["ids"] = column_of(numbering, rows, random)
             if asked is not None:
-                given["unit"] = (
+                who = (
                     1000 * int(random.integers(9)) + np.arange(len(rows))
                     if changes
                     else column_of(asked, rows, random)
                 )
-                given |= {"unit_name": asked.name, "max_rows_per_unit": 6}
+                given |= {"unit": {str(asked.name): who}, "max_rows_per_unit": 6}
             epsilon = float(random.choice([0.25, 0.5]))
-            runs, labels = len(ledger.runs(dataset)), np.array(rows) % 2
+            runs, labels = len(ledger.runs(dataset)), closed(np.array(rows) % 2, ledger, **given)
             try:
                 if random.integers(3):
-                    ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon), **given)
+                    ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon), redraw=redraw)
                 else:
-                    ldp.aggregate(
-                        labels, ldp.aggregates.Histogram(2, epsilon, 1), labels * 0, **given
-                    )
+                    query, where = ldp.aggregates.Histogram(2, epsilon, 1), np.zeros(len(rows), int)
+                    ldp.aggregate(labels, query, where, redraw=redraw)
             except (ldp.LedgerError, ldp.BudgetExceeded) as error:
                 assert len(ledger.runs(dataset)) == runs
                 refused += isinstance(error, ldp.BudgetExceeded)
@@ -614,25 +439,11 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
     path = tmp_path / "l.db"
     ledger, law = ldp.Ledger(path), ldp.RandomizedResponse(2, 1.0)
     ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1],
-            classes=range(law.n_classes),
-            dataset="mine",
-            column="label",
-            ids=[1, 2],
-            ledger=ledger,
-        ),
+        closed([0, 1], ledger, [1, 2], dataset="mine"),
         law,
     )
     ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1],
-            classes=range(law.n_classes),
-            dataset="other",
-            column="label",
-            ids=[1, 2],
-            ledger=ledger,
-        ),
+        closed([0, 1], ledger, [1, 2], dataset="other"),
         law,
     )
     assert ledger.verify() == []
@@ -651,14 +462,7 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
         )
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize(
-            ldp.PrivateLabels(
-                [1, 1],
-                classes=range(law.n_classes),
-                dataset="mine",
-                column="label",
-                ids=[1, 2],
-                ledger=ledger,
-            ),
+            closed([1, 1], ledger, [1, 2], dataset="mine"),
             law,
             redraw=True,
         )
@@ -671,9 +475,7 @@ def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(
     shutil.copy(tmp_path / "l.db", tmp_path / "backup.db")
     release(write(tmp_path / "b.parquet", row=np.arange(9, 18)), ledger)
     ldp.privatize(
-        ldp.PrivateLabels(
-            [0, 1], classes=range(2), dataset="other", column="label", ids=[30, 31], ledger=ledger
-        ),
+        closed([0, 1], ledger, [30, 31], dataset="other"),
         ldp.RandomizedResponse(2, 1.0),
     )
     assert ledger.verify() == []

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import run
 
-from labeldp import Ledger, RandomizedResponse, privatize
+from labeldp import Ledger, NoisyLabels, PrivateLabels, RandomizedResponse, privatize
 from labeldp.errors import LabelDPError, LedgerError, ReleaseError
 from labeldp.ledger._run_store import RunStore
 from labeldp.tables._place import Place, Staging, workplace
@@ -259,45 +259,30 @@ def test_one_process_at_a_time_works_on_a_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def drawn(ledger: Ledger) -> NoisyLabels:
+    facts = {"dataset": "d", "column": "label", "ids": [1, 2], "ledger": ledger}
+    return privatize(PrivateLabels([0, 1], classes=range(2), **facts), RandomizedResponse(2, 1.0))
+
+
 def test_a_runs_folder_that_others_can_write_to_takes_no_secret(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.db", budget=2.0)
     ledger.runs_dir.mkdir()
     ledger.runs_dir.chmod(0o777)
     for call in (
-        lambda: privatize(
-            PrivateLabels(
-                [0, 1], classes=range(2), dataset="d", column="label", ids=[1, 2], ledger=ledger
-            ),
-            RandomizedResponse(2, 1.0),
-        ),
+        lambda: drawn(ledger),
         lambda: RunStore(ledger.run_dir(RUN)).write("x", b"1"),
     ):
         with pytest.raises(LedgerError, match=r"mode 777.*chmod 700"):
             call()
     assert not ledger.exists()
     ledger.runs_dir.chmod(0o700)
-    privatize(
-        PrivateLabels(
-            [0, 1], classes=range(2), dataset="d", column="label", ids=[1, 2], ledger=ledger
-        ),
-        RandomizedResponse(2, 1.0),
-    )
+    drawn(ledger)
 
 
 def test_outputs_kept_in_a_runs_folder_are_for_the_owners_eyes(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        noisy = privatize(
-            PrivateLabels(
-                [0, 1],
-                classes=range(2),
-                dataset="d",
-                column="label",
-                ids=[1, 2],
-                ledger=Ledger(tmp_path / "l.db"),
-            ),
-            RandomizedResponse(2, 1.0),
-        )
+        noisy = drawn(Ledger(tmp_path / "l.db"))
     finally:
         os.umask(before)
     kept = [*(tmp_path / "l.db.runs" / noisy.receipts[0].run_id).iterdir()]

@@ -64,6 +64,11 @@ def opened(folder: Path, **facts: Any) -> ldp.Ledger:
     return ledger
 
 
+def private(ledger: ldp.Ledger | None, y: Any = CODES, **facts: Any) -> ldp.PrivateLabels:
+    known = {"classes": range(K), "dataset": "d", "column": "label", "ids": IDS, "ledger": ledger}
+    return ldp.PrivateLabels(y, **known | facts)
+
+
 # What is told of answers
 # --------------------------------------------------------------------------------------------------
 
@@ -123,10 +128,11 @@ def table(found: Any) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------
 
 
-def privatized(folder: Path, law: ldp.Law, **facts: Any) -> Any:
-    return labels(
-        ldp.privatize(CODES, law, **{"dataset": "d", "ids": IDS, "ledger": opened(folder)} | facts)
-    )
+def privatized(
+    folder: Path, law: ldp.Law, prior: Any = None, stage: str | None = None, **facts: Any
+) -> Any:
+    raw = private(**{"ledger": opened(folder)} | facts)
+    return labels(ldp.privatize(raw, law, prior=prior, stage=stage))
 
 
 also("privatize_rr", privatized, law=ldp.RandomizedResponse(K, 1.0))
@@ -154,18 +160,16 @@ also(
     "privatize_units",
     privatized,
     law=ldp.RandomizedResponse(K, 1.0),
-    unit=PEOPLE,
+    unit={"person": PEOPLE},
     max_rows_per_unit=2,
-    unit_name="person",
 )
 also(
     "privatize_units_auto",
     privatized,
     law=ldp.AutoLaw(K, 2.0),
     prior=PRIOR,
-    unit=IDS // 4,
-    id_name="visit",
-    unit_name="patient",
+    ids={"visit": IDS},
+    unit={"patient": IDS // 4},
 )
 also(
     "privatize_stage_of_a_name",
@@ -199,15 +203,11 @@ def privatize_several_columns(folder: Path) -> Any:
         },
     )
     noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            given, classes=SEVERAL, dataset="d", column="label", ids=IDS[:20], ledger=ledger
-        ),
+        private(ledger, given, classes=SEVERAL, column=None, ids=IDS[:20]),
         SEVERAL.law(2.0, "one"),
     )
     ldp.privatize(
-        ldp.PrivateLabels(
-            given["ill"], classes=range(2), dataset="d", column="ill", ids=IDS[:20], ledger=ledger
-        ),
+        private(ledger, given["ill"], classes=range(2), column="ill", ids=IDS[:20]),
         ldp.RandomizedResponse(2, 1.0),
     )
     spent = {
@@ -252,9 +252,7 @@ def privatize_with_a_release_secret(folder: Path) -> Any:
     ledger = opened(folder, key=f"file:{folder / 'key'}")
     return labels(
         ldp.privatize(
-            ldp.PrivateLabels(
-                CODES, classes=range(K), dataset="d", column="label", ids=IDS, ledger=ledger
-            ),
+            private(ledger),
             ldp.RandomizedResponse(K, 1.0),
         )
     )
@@ -276,12 +274,7 @@ QUERIES: dict[str, Any] = {
 def asked(folder: Path, query: Any, **facts: Any) -> Any:
     """Asked with ids, asked again, and asked of a table."""
     ledger = opened(folder)
-    found = [
-        ldp.aggregate(
-            CODES, query, GROUPS, **{"dataset": "d", "ids": IDS, "ledger": ledger} | facts
-        )
-        for _ in range(2)
-    ]
+    found = [ldp.aggregate(private(ledger, **facts), query, GROUPS) for _ in range(2)]
     return {
         "found": [answer(each) for each in found],
         "spent": [ledger.spent("d", "label"), ledger.spent_delta("d", "label")],
@@ -294,9 +287,8 @@ also(
     "aggregate_units",
     asked,
     query=Histogram(K, 1.0, 4),
-    unit=PEOPLE,
+    unit={"person": PEOPLE},
     max_rows_per_unit=2,
-    unit_name="person",
 )
 
 
@@ -304,17 +296,10 @@ also(
 def aggregate_feature_sums(folder: Path) -> Any:
     """Asked with ids, and asked again; with a cap on the rows of a person, too."""
     features = np.stack([ROW % 5, ROW % 3, np.ones(N)], axis=1) / 4
-    facts = {"dataset": "d", "ids": IDS, "ledger": opened(folder)}
-    found = [
-        ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6), features, **facts)
-        for _ in range(2)
-    ]
-    capped = {"dataset": "other", "unit": PEOPLE, "max_rows_per_unit": 2, "unit_name": "person"}
-    found.append(
-        ldp.aggregate(
-            CODES, FeatureSums(K, 1.0, 3, delta=1e-6, norm=2.0), features, **facts | capped
-        )
-    )
+    ledger, query = opened(folder), FeatureSums(K, 1.0, 3, delta=1e-6)
+    found = [ldp.aggregate(private(ledger), query, features) for _ in range(2)]
+    capped = private(ledger, dataset="other", unit={"person": PEOPLE}, max_rows_per_unit=2)
+    found.append(ldp.aggregate(capped, FeatureSums(K, 1.0, 3, delta=1e-6, norm=2.0), features))
     return [answer(each) for each in found]
 
 
@@ -323,14 +308,7 @@ def aggregate_peers(folder: Path) -> Any:
     query = Peer.of(PeerToPeer(0.1), [15] * 4, delta=1e-2)
     return answer(
         ldp.aggregate(
-            ldp.PrivateLabels(
-                CODES % 2,
-                classes=range(query.n_classes),
-                dataset="d",
-                column="label",
-                ids=IDS,
-                ledger=opened(folder),
-            ),
+            private(opened(folder), CODES % 2, classes=range(query.n_classes)),
             query,
             GROUPS,
         )
@@ -341,15 +319,9 @@ def aggregate_peers(folder: Path) -> Any:
 def aggregate_best_of_many(folder: Path) -> Any:
     ledger = opened(folder)
     tries = [(Histogram(K, 0.5, 4), GROUPS), (Histogram(K, 1.0, 2), ROW % 2)]
-    facts = {
-        "tuning": RepeatAndSelect(5),
-        "score_name": "largest",
-        "dataset": "d",
-        "ids": IDS,
-        "ledger": ledger,
-    }
+    facts = {"tuning": RepeatAndSelect(5), "score_name": "largest"}
     found = [
-        aggregate_best(CODES, tries, lambda each: float(each.values.max()), **facts)
+        aggregate_best(private(ledger), tries, lambda each: float(each.values.max()), **facts)
         for _ in range(2)
     ]
     return {"found": [answer(each) for each in found], "spent": ledger.spent("d", "label")}

@@ -4,6 +4,7 @@
 import numpy as np
 import torch
 
+import labeldp as ldp
 from labeldp.deep.models import Mlp
 
 
@@ -21,6 +22,14 @@ def separated(rows, classes):
     return (3 * np.eye(classes)[labels] + rng.normal(size=(rows, classes))).astype(
         np.float32
     ), labels
+
+
+def closed(y, k=0, **facts):
+    """Labels of k classes, drawn with noise from a seed, or as the ledger has it that is given."""
+    classes = {"classes": range(k)} if k else {}
+    named = {"dataset": "d", "column": "label"}
+    account = named if "ledger" in facts else {"noise": ldp.SeededNoise(0)}
+    return ldp.PrivateLabels(y, **classes | account | facts)
 
 
 class Rows:

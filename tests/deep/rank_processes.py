@@ -25,20 +25,19 @@ def problem():
     return (3 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32), y
 
 
-def fitted(place, y, **settings):
+def closed(place, y, **facts):
+    """The labels of the first process; None in the others."""
+    account = {"dataset": "d", "column": "label", "ledger": ldp.Ledger(place / "ledger.db")}
+    rank = dist.get_rank()
+    return ldp.PrivateLabels(y, **{"classes": range(K)} | account | facts) if rank == 0 else None
+
+
+def fitted(labels, **settings):
     """Class probabilities, or the error."""
-    ledger = ldp.Ledger(place / "ledger.db")
-    options = {
-        "n_stages": 2,
-        "classes": range(K),
-        "dataset": "d",
-        "ledger": ledger,
-        "random_state": 0,
-    }
-    options |= {"recipe": Recipe(epochs=2, precision="float32")}
+    options = {"n_stages": 2, "random_state": 0, "recipe": Recipe(epochs=2, precision="float32")}
     try:
         model = TorchClassifier(lambda k: Mlp(K, k, (8,)), **options | settings).fit(
-            problem()[0], y
+            problem()[0], labels
         )
     except ldp.errors.LabelDPError as error:
         return f"{type(error).__name__}: {error}"
@@ -53,16 +52,13 @@ def main(folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, (_, y) = dist.get_rank(), problem()
-    mine = y if rank == 0 else None
     found = {
-        "none elsewhere": fitted(folder, mine),
-        "again": fitted(folder, mine),
-        "classes from the first": fitted(folder, mine, classes="infer", dataset="e"),
-        "no classes": fitted(folder, mine, classes=None, dataset="f"),
-        "none anywhere": fitted(folder, None),
-        "another class": fitted(folder, mine if mine is None else mine + 1, dataset="f"),
-        "too few": fitted(folder, mine if mine is None else mine[1:], dataset="f"),
-        "a file": fitted(folder, mine, folder="/dev/null"),
+        "none elsewhere": fitted(closed(folder, y)),
+        "again": fitted(closed(folder, y)),
+        "classes from the first": fitted(closed(folder, y, classes="infer", dataset="e")),
+        "none anywhere": fitted(None),
+        "too few": fitted(closed(folder, y[1:], dataset="f")),
+        "a file": fitted(closed(folder, y), folder="/dev/null"),
     }
     try:
         from_first(broken)

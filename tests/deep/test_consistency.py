@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from tests.deep.datasets import closed
 
 import labeldp as ldp
 from labeldp.deep import (
@@ -487,18 +488,17 @@ def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     settings = {
         "epsilon": 2.0,
-        "classes": range(10),
-        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
-        "dataset": "d",
         "random_state": 0,
     }
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    labels = closed(y, 10, ledger=ledger)
     wrong = Recipe(epochs=3, consistency=Consistency(warm_up=2, strong=lambda x, _: x[:1]))
     with pytest.raises(InvalidInput, match="Change each row by itself"):
-        TorchClassifier(net, recipe=wrong, **settings).fit(X.numpy(), y)
-    assert not settings["ledger"].runs()
+        TorchClassifier(net, recipe=wrong, **settings).fit(X.numpy(), labels)
+    assert not ledger.runs()
     model = TorchClassifier(
         net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings
-    ).fit(X.numpy(), y)
+    ).fit(X.numpy(), labels)
     assert model.predict(X.numpy()).shape == (60,)
 
 
@@ -688,24 +688,21 @@ def test_private_counts_are_the_prior_of_a_net_at_one_bill(ledger):
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     settings = {
         "epsilon": 0.5,
-        "classes": range(10),
         "random_state": 0,
         "prior": ClusterPrior(epsilon=0.25, linear=True),
     }
-    asked = TorchClassifier(net, dataset="digits", ledger=ledger, **settings).fit(flat, y)
+    asked = TorchClassifier(net, **settings).fit(flat, closed(y, 10, ledger=ledger))
     assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
         ("aggregate", 0.25),
         ("label-draw", 0.25),
     ]
-    assert asked.privacy_.epsilon == ledger.spent("digits", "label") == 0.5
+    assert asked.privacy_.epsilon == ledger.spent("d", "label") == 0.5
     for recipe in (
         None,
         Recipe(consistency=Consistency(strong=lambda x, _: x + 0.1)),
         Recipe(epochs=20),
     ):
-        model = TorchClassifier(net, recipe=recipe, noise=ldp.SeededNoise(0), **settings).fit(
-            flat, y
-        )
+        model = TorchClassifier(net, recipe=recipe, **settings).fit(flat, closed(y, 10))
         assert model.score(flat_test, y_test) > 0.85
 
 
@@ -719,10 +716,10 @@ def test_losses_of_labels_take_a_cluster_prior_as_before():
             prior=ClusterPrior(epsilon=1.0),
             law="rr-with-prior",
             epsilon=4.0,
+            random_state=0,
         )
-        model.set_params(classes=range(10), noise=ldp.SeededNoise(0), random_state=0)
         if loss is debiased_loss:
             with pytest.raises(InvalidInput, match="invertible"):
-                model.fit(X.flatten(1).numpy(), y)
+                model.fit(X.flatten(1).numpy(), closed(y, 10))
         else:
-            assert len(model.fit(X.flatten(1).numpy(), y).history_[0]) == 1
+            assert len(model.fit(X.flatten(1).numpy(), closed(y, 10)).history_[0]) == 1

@@ -5,6 +5,7 @@ changes its order is stopped."""
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
@@ -16,9 +17,7 @@ N, K = 200, 7
 
 def privatized(**options):
     labels = np.random.default_rng(0).integers(K, size=N)
-    return ldp.privatize(
-        labels, ldp.SubsetSelection(K, 1.0, size=3), noise=ldp.SeededNoise(0), **options
-    )
+    return ldp.privatize(closed(labels, K, **options), ldp.SubsetSelection(K, 1.0, size=3))
 
 
 NOISY = privatized()

@@ -16,7 +16,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tests.deep.datasets import perceptron, separated
+from tests.deep.datasets import closed, perceptron, separated
 from tests.naming import named
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -40,18 +40,14 @@ QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32", optimize
 
 
 def classifier(module=perceptron, **settings):
-    defaults = {
-        "recipe": QUICK,
-        "epsilon": 2.0,
-        "classes": range(K),
-        "noise": ldp.SeededNoise(0),
-        "random_state": 0,
-    }
-    return TorchClassifier(module, **defaults | settings)
+    return TorchClassifier(
+        module, **{"recipe": QUICK, "epsilon": 2.0, "random_state": 0} | settings
+    )
 
 
 def noisy_of(y, law=None, **options):
-    return ldp.privatize(y, law or ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1), **options)
+    kept = closed(y, K, noise=ldp.SeededNoise(1), **options)
+    return ldp.privatize(kept, law or ldp.SubsetSelection(K, 2.0))
 
 
 class Items:
@@ -110,7 +106,7 @@ class Items:
     ids=named,
 )
 def test_every_way_of_learning_finds_the_classes(settings):
-    model = classifier(**settings).fit(X, Y)
+    model = classifier(**settings).fit(X, closed(Y, K))
     assert model.score(X, Y) > 0.85
     assert model.predict_proba(X).shape == (N, K)
     assert np.allclose(model.predict_proba(X[:9]).sum(axis=1), 1)
@@ -130,9 +126,11 @@ def test_inputs_of_every_kind_give_the_same_model():
         Items(X),
         DataLoader(Items(X), 7, shuffle=True),
     )
-    expected = classifier(n_stages=1).fit(X, Y).predict_proba(X)
+    expected = classifier(n_stages=1).fit(X, closed(Y, K)).predict_proba(X)
     for kind in kinds:
-        model = classifier(n_stages=1).fit(kind, torch.from_numpy(Y) if kind is tensor else Y)
+        model = classifier(n_stages=1).fit(
+            kind, closed(torch.from_numpy(Y) if kind is tensor else Y, K)
+        )
         assert np.array_equal(model.predict_proba(kind), expected)
 
 
@@ -141,7 +139,7 @@ def test_images_as_bytes_and_as_numbers():
     y = rng.integers(2, size=300)
     images = (200 * y[:, None, None, None] + rng.integers(0, 50, (300, 1, 8, 8))).astype(np.uint8)
     recipe = Recipe(epochs=3, batch_size=32, precision="float32")
-    model = classifier(SmallConvNet, classes=[0, 1], recipe=recipe, epsilon=4.0).fit(images, y)
+    model = classifier(SmallConvNet, recipe=recipe, epsilon=4.0).fit(images, closed(y, 2))
     assert model.score(images, y) > 0.9
     assert np.allclose(
         model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5
@@ -151,14 +149,14 @@ def test_images_as_bytes_and_as_numbers():
 def test_the_global_generator_and_the_given_net_stay_as_they_are():
     net = perceptron()
     before, weights = torch.get_rng_state(), [w.clone() for w in net.state_dict().values()]
-    classifier(net).fit(X, Y)
+    classifier(net).fit(X, closed(Y, K))
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(weights, net.state_dict().values(), strict=True))
 
 
 def test_noisy_labels_cost_nothing_and_score_without_truth():
     noisy = noisy_of(Y)
-    model = classifier(validation_fraction=0.2, noise=None).fit(X[:1000], noisy[:1000])
+    model = classifier(validation_fraction=0.2).fit(X[:1000], noisy[:1000])
     assert model.privacy_ == noisy.privacy and model.stages_ == () and len(model.history_) == 1
     assert model.estimated_accuracy_.low <= model.score(X, Y) <= model.estimated_accuracy_.high
     assert model.history_[0][-1].held_out < 0
@@ -170,18 +168,15 @@ def test_noisy_labels_cost_nothing_and_score_without_truth():
 
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(ledger):
     model = classifier(
-        noise=None,
-        ledger=ledger,
-        dataset="people",
         n_stages=3,
         recipe=Recipe(1, 256, 0.05, optimizer="sgd"),
     )
     first, second = (
-        model.fit(X, Y).noisy_labels_,
-        classifier(**model.get_params()).fit(X, Y).noisy_labels_,
+        each.fit(X, closed(Y, K, ledger=ledger)).noisy_labels_
+        for each in (model, classifier(**model.get_params()))
     )
     assert np.array_equal(first.likelihood(), second.likelihood())
-    assert ledger.spent("people", "label") == model.privacy_.epsilon == 2.0
+    assert ledger.spent("d", "label") == model.privacy_.epsilon == 2.0
     assert [run.state for run in ledger.runs()] == ["settled"]
 
 
@@ -194,16 +189,16 @@ def test_mean_probabilities_are_the_known_rates(tmp_path):
         "folder": tmp_path / "fit",
         "recipe": recipe,
     }
-    model = classifier(class_prior=rates, **staged).fit(X, Y)
+    model = classifier(class_prior=rates, **staged).fit(X, closed(Y, K))
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     assert model.score(X, Y) > 0.6 and model.estimated_accuracy_ is not None
-    again = classifier(class_prior=rates, **staged).fit(X, Y)  # from the folder
+    again = classifier(class_prior=rates, **staged).fit(X, closed(Y, K))  # from the folder
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ldp.InvalidInput, match=r"module.*rates=\(0\.4"):
-        classifier(class_prior=rates[::-1], **staged).fit(X, Y)
+        classifier(class_prior=rates[::-1], **staged).fit(X, closed(Y, K))
     several = classifier(
         module=lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), class_prior=rates
-    ).fit(X, Y)
+    ).fit(X, closed(Y, K))
     for net in (several.module_, *several.module_.nets):  # each by itself, and so their mean
         np.testing.assert_allclose(
             torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(),
@@ -215,8 +210,8 @@ def test_mean_probabilities_are_the_known_rates(tmp_path):
     ).fit(X, noisy_of(Y))
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
-        classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(
-            X, {"a": Y, "b": Y % 2}
+        classifier(class_prior=rates).fit(
+            X, closed({"a": Y, "b": Y % 2}, classes={"a": range(K), "b": [0, 1]})
         )
 
 
@@ -226,18 +221,16 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(tmp_path, led
     asks = {
         "epsilon": 402.0,
         "class_prior": HistogramPrior(400.0),
-        "noise": None,
-        "ledger": ledger,
-        "dataset": "d",
         "folder": tmp_path / "fit",
     }
-    model = classifier(**asks).fit(X, Y, ids=np.arange(N))
+    labels = closed(Y, K, ledger=ledger, ids=np.arange(N))
+    model = classifier(**asks).fit(X, labels)
     rates = np.bincount(Y, minlength=K) / N
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     assert [receipt.epsilon for receipt in model.receipts_] == [400.0, 2.0] and ledger.spent(
         "d", "label"
     ) == 402.0
-    again = classifier(**asks).fit(X, Y, ids=np.arange(N))
+    again = classifier(**asks).fit(X, labels)
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert ledger.spent("d", "label") == 402.0
     staged = classifier(
@@ -246,10 +239,10 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(tmp_path, led
         n_stages=2,
         law="rr",
         validation_fraction=0.1,
-    ).fit(X, Y)
+    ).fit(X, closed(Y, K))
     assert staged.estimated_accuracy_ is not None
     for refused, labels in (
-        (classifier(class_prior=HistogramPrior()), Y),
+        (classifier(class_prior=HistogramPrior()), closed(Y, K)),
         (classifier(class_prior=HistogramPrior(0.1)), noisy_of(Y)),
     ):
         with pytest.raises(ldp.InvalidInput, match="class_prior"):
@@ -266,28 +259,20 @@ def test_other_columns_of_ids_or_units_hide_no_rows(tmp_path):
 
     def fit(name, **rows):
         ledger = ldp.Ledger(tmp_path / f"{name}.db", budget=2.0)
-        classifier(
-            ledger=ledger,
-            dataset="d",
-            noise=None,
-            n_stages=1,
-            recipe=Recipe(epochs=1),
-            max_rows_per_unit=9 if "unit" in rows else 1,
-        ).fit(X[:200], Y[:200], **rows)
+        cap = 9 if "unit" in rows else 1
+        labels = closed(Y[:200], K, ledger=ledger, max_rows_per_unit=cap, **rows)
+        classifier(n_stages=1, recipe=Recipe(epochs=1)).fit(X[:200], labels)
         return ledger.runs()[-1].unit
 
     assert fit("rows", ids=frame["visit"]) == "row"
-    for ids in (
-        {"ids": frame["barcode"]},
-        {"ids": frame["barcode"].to_numpy(), "id_name": "barcode"},
-    ):
+    for ids in (frame["barcode"], {"barcode": frame["barcode"].to_numpy()}):
         with pytest.raises(ldp.BudgetExceeded):
-            fit("rows", **ids)
-    assert fit("people", ids=frame["visit"], unit=frame["person"]) == "person"
+            fit("rows", ids=ids)
+    assert fit("d", ids=frame["visit"], unit=frame["person"]) == "person"
     with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
-        fit("people", ids=frame["visit"], unit=frame["ward"])
+        fit("d", ids=frame["visit"], unit=frame["ward"])
     with pytest.raises(ldp.BudgetExceeded):
-        fit("people", ids=frame["visit"], unit=frame["ward"].to_numpy(), unit_name="person")
+        fit("d", ids=frame["visit"], unit={"person": frame["ward"].to_numpy()})
 
 
 # With scikit-learn, and without
@@ -307,7 +292,7 @@ def test_scikit_learn_clones_searches_and_knows_it():
         model.set_params(epsilom=1)
     grid = {"recipe": [QUICK, Recipe(epochs=1, rate=1e-9, precision="float32", optimizer="sgd")]}
     search = GridSearchCV(
-        classifier(noise=None),
+        classifier(),
         grid,
         scoring=ldp.metrics.likelihood_scorer,
         cv=KFold(2),
@@ -317,29 +302,19 @@ def test_scikit_learn_clones_searches_and_knows_it():
 
 
 def test_inside_label_dp_classifier_alone_and_in_a_pipeline():
-    for wrapped in (
-        classifier(noise=None),
-        make_pipeline(StandardScaler(), classifier(noise=None)),
-    ):
-        settings = {
-            "epsilon": 2.0,
-            "n_stages": 2,
-            "classes": range(K),
-            "noise": ldp.SeededNoise(0),
-            "random_state": 0,
-        }
-        model = ldp.LabelDPClassifier(wrapped, **settings).fit(X, Y)
+    for wrapped in (classifier(), make_pipeline(StandardScaler(), classifier())):
+        model = ldp.LabelDPClassifier(wrapped, epsilon=2.0, n_stages=2, random_state=0).fit(
+            X, closed(Y, K)
+        )
         assert model.score(X, Y) > 0.85
         assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
 
 
-@pytest.mark.parametrize("wrapped", [classifier(noise=None), None], ids=["net", "default"])
+@pytest.mark.parametrize("wrapped", [classifier(), None], ids=["net", "default"])
 def test_label_dp_classifier_takes_a_tensor(wrapped):
-    model = ldp.LabelDPClassifier(
-        wrapped, epsilon=4.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0
-    )
-    expected, tensor = model.fit(X, Y).predict(X), torch.from_numpy(X)
-    assert (model.fit(tensor, Y).predict(tensor) == expected).all()
+    model = ldp.LabelDPClassifier(wrapped, epsilon=4.0, random_state=0)
+    expected, tensor = model.fit(X, closed(Y, K)).predict(X), torch.from_numpy(X)
+    assert (model.fit(tensor, closed(Y, K)).predict(tensor) == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -348,9 +323,7 @@ def test_label_dp_classifier_takes_a_tensor(wrapped):
 )
 def test_what_would_add_noise_to_noise_is_refused(settings):
     with pytest.raises(ldp.InvalidInput, match="privatizes the labels"):
-        ldp.LabelDPClassifier(
-            classifier(), classes=range(K), noise=ldp.SeededNoise(0), **settings
-        ).fit(X, Y)
+        ldp.LabelDPClassifier(classifier(), **settings).fit(X, closed(Y, K))
 
 
 TRAINING_MACHINE = """
@@ -466,13 +439,13 @@ REFUSED = {
     ),
     "mean filter": ({"top_k_filter": "mean", "n_stages": 2}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
-    "a class that is not declared": ({"classes": range(K - 1)}, {}, "codes 0 to"),
+    "a class that is not declared": ({}, {"classes": range(K - 1)}, "codes 0 to"),
     "labels of another type than the classes": (
         {},
         {"y": Y.astype(str)},
         "codes 0 to 3, but some label is not",
     ),
-    "fractions as labels": ({"classes": None}, {"y": np.linspace(0, 1, N)}, "classes"),
+    "fractions as labels": ({}, {"classes": None, "y": np.linspace(0, 1, N)}, "classes"),
     "no labels": ({}, {"y": None}, "raw labels"),
     "too few labels": ({}, {"y": np.zeros(N - 1, int)}, "numbers of samples"),
     "inputs with NaN": ({}, {"X": np.full((N, K), np.nan)}, "finite inputs"),
@@ -496,15 +469,14 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_not_charged(tmp_path, ledger, name):
     settings, given, message = REFUSED[name]
-    given = {"X": X, "y": Y} | given
-    if isinstance(given["X"], str):
-        given["X"] = Swapped(X, N)
+    facts = {"X": X, "y": Y, "k": K, "ledger": ledger} | given
+    found = facts.pop("X")
     with pytest.raises(ldp.InvalidInput, match=message):
-        classifier(
-            **{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"}
-            | settings
-        ).fit(**given)
-    assert ledger.spent("people", "label") == 0
+        classifier(folder=tmp_path / "fit", **settings).fit(
+            Swapped(X, N) if isinstance(found, str) else found,
+            None if facts["y"] is None else closed(**facts),
+        )
+    assert ledger.spent("d", "label") == 0
 
 
 def test_likelihoods_are_checked():
@@ -542,16 +514,7 @@ def test_noisy_labels_are_checked():
     noisy = noisy_of(Y)
     for given, options, message in (
         (noisy[1:], {}, "noisy labels of 1200 rows"),
-        (noisy, {"unit": np.arange(N)}, "only with raw labels"),
         (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
-        (
-            ldp.privatize(
-                ldp.PrivateLabels(Y, classes=range(K + 1), noise=ldp.SeededNoise(0)),
-                ldp.RandomizedResponse(K + 1, 1.0),
-            ),
-            {},
-            "declared classes",
-        ),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
             classifier().fit(X, given, **options)
@@ -561,17 +524,15 @@ def test_noisy_labels_are_checked():
 
 def test_training_that_diverges_stops_and_keeps_what_was_drawn(ledger):
     model = classifier(
-        noise=None,
-        ledger=ledger,
-        dataset="people",
         recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd"),
     )
+    labels = closed(Y, K, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="finite"):
-        model.fit(X * 1e6, Y)
+        model.fit(X * 1e6, labels)
     assert [run.state for run in ledger.runs()] == ["charged"]
-    model.set_params(recipe=QUICK).fit(X * 1e6, Y)
+    model.set_params(recipe=QUICK).fit(X * 1e6, labels)
     assert [run.state for run in ledger.runs()] == ["settled"]
-    assert ledger.spent("people", "label") == 2.0
+    assert ledger.spent("d", "label") == 2.0
 
 
 @pytest.mark.parametrize("given", ["raw labels", "noisy labels", "likelihoods"])
@@ -583,13 +544,13 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(given):
 
     model = classifier(lambda k: Mlp(2 * K, k, (16,)), progress=stop)
     refit = {
-        "raw labels": lambda: model.fit(wider, Y[::-1]),
+        "raw labels": lambda: model.fit(wider, closed(Y[::-1], K)),
         "noisy labels": lambda: model.fit(wider, noisy_of(Y)),
         "likelihoods": lambda: model.fit_likelihood(wider, np.zeros((N, K))),
     }[given]
     for fitted in (False, True):
         if fitted:
-            model.set_params(module=perceptron, progress=None).fit(X, Y)
+            model.set_params(module=perceptron, progress=None).fit(X, closed(Y, K))
             model.set_params(module=lambda k: Mlp(2 * K, k, (16,)), progress=stop)
         before = {name: id(value) for name, value in vars(model).items()}
         with pytest.raises(RuntimeError, match="on fire"):
@@ -622,7 +583,7 @@ def test_a_class_that_the_net_has_lost_is_told():
         ldp.errors.LostClassWarning,
         match=r"stage 1 the net gives hardly any probability to 3,.*random_state",
     ):
-        classifier(Blind, n_stages=1).fit(X, Y)
+        classifier(Blind, n_stages=1).fit(X, closed(Y, K))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -635,7 +596,7 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
     def fit(row, **given):
         wrong = X.copy()
         wrong[row, 1] = bad
-        return classifier(noise=None, ledger=ledger, dataset="people").fit(Items(wrong), Y, **given)
+        return classifier().fit(Items(wrong), closed(Y, K, ledger=ledger, **given))
 
     for row, ids in ((N - 1, np.arange(N)), (7, None)):
         with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in "):
@@ -645,12 +606,10 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
         fit(7, ids=np.arange(N))
     assert (
         "Fit again at no further cost" in told.value.__notes__[0]
-        and ledger.spent("people", "label") == 2.0
+        and ledger.spent("d", "label") == 2.0
     )
-    model = classifier(noise=None, ledger=ledger, dataset="people").fit(
-        Items(X), Y, ids=np.arange(N)
-    )
-    assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
+    model = classifier().fit(Items(X), closed(Y, K, ledger=ledger, ids=np.arange(N)))
+    assert model.privacy_.epsilon == ledger.spent("d", "label") == 2.0
 
 
 @pytest.mark.parametrize(("units", "stages"), [(1, 1), (3, 2)])
@@ -661,16 +620,12 @@ def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_ma
     def norm(k):
         return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
 
-    model = classifier(norm, noise=None, ledger=ledger, dataset="people", n_stages=stages)
+    model, facts = classifier(norm, n_stages=stages), {"unit": np.arange(N) % units}
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
-        model.fit(X, Y, unit=np.arange(N) % units)
+        model.fit(X, closed(Y, K, ledger=ledger, **facts))
     assert not ledger.runs()
-    assert (
-        model.set_params(max_rows_per_unit=40)
-        .fit(X, Y, unit=np.arange(N) % units)
-        .privacy_.rows_over_the_cap
-        == N - 40 * units
-    )
+    model.fit(X, closed(Y, K, ledger=ledger, max_rows_per_unit=40, **facts))
+    assert model.privacy_.rows_over_the_cap == N - 40 * units
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, Items])
@@ -680,9 +635,7 @@ def test_numbers_beyond_single_precision_are_refused_before_the_charge(kind, tmp
     with pytest.raises(
         ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"
     ):
-        classifier(noise=None, ledger=ledger, dataset="people").fit(
-            kind(wrong), Y, ids=np.arange(N)
-        )
+        classifier().fit(kind(wrong), closed(Y, K, ledger=ledger, ids=np.arange(N)))
     assert not ledger.runs()
 
 
@@ -710,39 +663,21 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen():
 
 
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(ledger):
-    net = TorchClassifier(
-        perceptron,
-        recipe=QUICK,
-        epsilon=1.0,
-        classes=range(K),
-        ledger=ledger,
-        dataset="people",
-        random_state=0,
-    )
-    net.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4)).fit(X, Y)
+    net = classifier(epsilon=1.0, prior=ClusterPrior(n_clusters=8, epsilon=0.4))
+    net.fit(X, closed(Y, K, ledger=ledger))
     assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
         ("aggregate", 0.4),
         ("label-draw", 0.6),
     ]
-    assert net.privacy_.epsilon == ledger.spent("people", "label") == 1.0
-    again = clone(net).fit(X, Y)
+    assert net.privacy_.epsilon == ledger.spent("d", "label") == 1.0
+    again = clone(net).fit(X, closed(Y, K, ledger=ledger))
     assert np.array_equal(again.noisy_labels_.likelihood(), net.noisy_labels_.likelihood())
     assert len(ledger.runs()) == 2
-    held_out = TorchClassifier(
-        perceptron,
-        recipe=QUICK,
-        epsilon=1.0,
-        classes=range(K),
-        noise=ldp.SeededNoise(0),
-        random_state=0,
-    )
-    held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(
-        X, Y
-    )
+    held_out = clone(net).set_params(validation_fraction=0.4).fit(X, closed(Y, K))
     measured = sum(
         len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation"
     )
     # who is measured was not asked
     assert held_out.prior_.answer.n_rows.sum() == N - measured < 0.7 * N
     with pytest.raises(ldp.InvalidInput, match="embedder"):
-        clone(net).fit(Items(X), Y)
+        clone(net).fit(Items(X), closed(Y, K))

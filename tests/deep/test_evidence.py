@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 
 import labeldp as ldp
 from labeldp.deep import (
@@ -31,16 +32,12 @@ LAWS = {
 }
 
 
-def draw(law, n=120, seed=0, **options):
+def draw(law, n=120, seed=0):
     rng = np.random.default_rng(seed)
     prior = rng.dirichlet(np.ones(law.n_classes) * 0.3, n) if law.uses_prior else None
-    return ldp.privatize(
-        rng.integers(law.n_classes, size=n),
-        law,
-        prior=prior,
-        noise=ldp.SeededNoise(seed),
-        **options,
-    )
+    labels = rng.integers(law.n_classes, size=n)
+    kept = closed(labels, law.n_classes, noise=ldp.SeededNoise(seed))
+    return ldp.privatize(kept, law, prior=prior)
 
 
 @pytest.mark.parametrize("k", [5, 19])

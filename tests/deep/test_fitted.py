@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
+from tests.deep.datasets import closed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,9 +24,7 @@ X = (3 * np.eye(K)[Y] + RNG.normal(size=(N, K))).astype(np.float32)
 
 def classifier(module=lambda k: Mlp(K, k, (8,)), **settings):
     recipe = Recipe(epochs=1, precision="float32")
-    return TorchClassifier(
-        module, **{"recipe": recipe, "classes": range(K), "noise": ldp.SeededNoise(0)} | settings
-    )
+    return TorchClassifier(module, recipe=recipe, **settings)
 
 
 def test_an_unfitted_one_says_so_in_both_languages():
@@ -36,14 +35,14 @@ def test_an_unfitted_one_says_so_in_both_languages():
 
 
 def test_tables_have_a_number_of_features_and_images_none():
-    model = classifier().fit(X, Y)
+    model = classifier().fit(X, closed(Y, K))
     assert model.n_features_in_ == K
     images = RNG.random((N, 1, 8, 8)).astype(np.float32)
-    model.set_params(module=lambda k: SmallConvNet(k, 1)).fit(images, Y)
+    model.set_params(module=lambda k: SmallConvNet(k, 1)).fit(images, closed(Y, K))
     assert not hasattr(model, "n_features_in_")
     # a net that takes other sizes may
     assert model.predict(RNG.random((5, 1, 9, 9)).astype(np.float32)).shape == (5,)
-    learned = classifier(noise=None).fit_likelihood(X, np.zeros((N, K)))
+    learned = classifier().fit_likelihood(X, np.zeros((N, K)))
     assert learned.n_features_in_ == K
 
 
@@ -58,12 +57,14 @@ def test_tables_have_a_number_of_features_and_images_none():
 )
 def test_inputs_of_another_shape_are_told(given, words):
     with pytest.raises(ldp.InvalidInput, match=words):
-        classifier(lambda k: nn.Linear(K, k)).fit(X, Y).predict(given)
+        classifier(lambda k: nn.Linear(K, k)).fit(X, closed(Y, K)).predict(given)
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint8"])
 def test_whole_numbers_where_floats_were_learned_from_are_told(kind):
-    model = classifier(lambda k: nn.Sequential(nn.BatchNorm1d(K), nn.Linear(K, k))).fit(X, Y)
+    model = classifier(lambda k: nn.Sequential(nn.BatchNorm1d(K), nn.Linear(K, k))).fit(
+        X, closed(Y, K)
+    )
     with pytest.raises(
         ldp.InvalidInput,
         match=rf"float32, as in fit, got \(3,\) and torch.{kind}, .*X.astype\('float32'\)",
@@ -73,7 +74,7 @@ def test_whole_numbers_where_floats_were_learned_from_are_told(kind):
 
 def test_images_with_the_channels_last_are_told():
     images = RNG.random((N, 3, 8, 8)).astype(np.float32)
-    model = classifier(lambda k: SmallConvNet(k, 3)).fit(images, Y)
+    model = classifier(lambda k: SmallConvNet(k, 3)).fit(images, closed(Y, K))
     with pytest.raises(
         ldp.InvalidInput,
         match=r"got \(8, 8, 3\) .*X.transpose\(0, 3, 1, 2\)",
@@ -93,7 +94,7 @@ class Fragile(nn.Linear):
 
 
 def test_faults_of_the_net_itself_are_not_taken_for_others():
-    model = classifier(Fragile(K, K)).fit(X, Y)
+    model = classifier(Fragile(K, K)).fit(X, closed(Y, K))
     model.module_.broken = True
     with pytest.raises(RuntimeError, match="of its own"):
         model.predict(X)
@@ -119,10 +120,10 @@ class Mappings:
 
 def test_items_of_several_parts_are_told_where_to_say_which():
     with pytest.raises(ldp.InvalidInput, match=r"as_inputs\(X, features="):
-        classifier().fit(Mappings(), Y)
+        classifier().fit(Mappings(), closed(Y, K))
     assert (
         classifier()
-        .fit(as_inputs(Mappings(), features=lambda item: item["pixels"]), Y)
+        .fit(as_inputs(Mappings(), features=lambda item: item["pixels"]), closed(Y, K))
         .n_features_in_
         == K
     )
@@ -138,6 +139,4 @@ def test_items_of_several_parts_are_told_where_to_say_which():
 )
 def test_label_dp_classifier_takes_no_datasets(given):
     with pytest.raises(ldp.InvalidInput, match="by itself takes Datasets"):
-        ldp.LabelDPClassifier(classifier(noise=None)).fit(
-            given, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
-        )
+        ldp.LabelDPClassifier(classifier()).fit(given, closed(Y, K))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from tests.deep.datasets import closed
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import labeldp as ldp
@@ -38,7 +39,7 @@ def classifier(**settings):
     recipe = Recipe(epochs=8, batch_size=32, rate=0.05, precision="float32", optimizer="sgd")
     return TorchClassifier(
         lambda k: Mlp(K, k, (8,)),
-        **{"recipe": recipe, "classes": range(K), "random_state": 0} | settings,
+        **{"recipe": recipe, "random_state": 0} | settings,
     )
 
 
@@ -67,7 +68,7 @@ def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_n
     noisy = noisy_of(np.arange(N), names=NAMES)
     noisy.save(tmp_path / "noisy.parquet")
     read = ldp.NoisyLabels.load(tmp_path / "noisy.parquet")
-    linear = ldp.LabelDPClassifier(LogisticRegression(), classes=range(K))
+    linear = ldp.LabelDPClassifier(LogisticRegression())
     for model, told in ((classifier(), [X, torch.from_numpy(X)]), (linear, [X])):
         for given in told:
             with warnings.catch_warnings():
@@ -192,15 +193,16 @@ def test_ids_that_contradict_a_dataset_with_evidence_are_refused():
 
 
 def test_raw_labels_do_not_follow_the_order_of_noisy_ones(ledger):
-    options = {"epsilon": 6.0, "dataset": "d", "ledger": ledger}
+    model = classifier(epsilon=6.0)
     for given in (matched(), DataLoader(matched())):
         with pytest.raises(ldp.InvalidInput, match="got raw labels"):
-            classifier(**options).fit(given, Y)
+            model.fit(given, closed(Y, K, ledger=ledger))
     assert ledger.spent("d", "label") == 0
     # they say which is which
-    assert classifier(**options).fit(matched(), Y[ORDER], ids=ORDER).score(X, Y) > 0.85
+    named = closed(Y[ORDER], K, ids=ORDER, ledger=ledger)
+    assert model.fit(matched(), named, ids=ORDER).score(X, Y) > 0.85
     same = with_evidence(TensorDataset(torch.from_numpy(X)), noisy_of(np.arange(N)))
-    assert classifier(**options | {"dataset": "e"}).fit(same, Y).score(X, Y) > 0.85
+    assert model.fit(same, closed(Y, K, ledger=ledger, dataset="e")).score(X, Y) > 0.85
 
 
 class Named:
@@ -222,15 +224,15 @@ def name_of(item):
 
 
 def test_items_that_name_themselves_are_watched_in_a_fit(tmp_path):
-    data = Named()
-    options = {"epsilon": 6.0, "dataset": "d", "ledger": ldp.Ledger(tmp_path / "ledger.db")}
-    assert classifier(**options).fit(data, Y, ids=NAMES, id_of=name_of).score(X, Y) > 0.85
+    data, model = Named(), classifier(epsilon=6.0)
+    labels = closed(Y, K, ids=NAMES, ledger=ldp.Ledger(tmp_path / "ledger.db"))
+    assert model.fit(data, labels, ids=NAMES, id_of=name_of).score(X, Y) > 0.85
     noisy = noisy_of(np.arange(N), NAMES)
     assert classifier().fit(data, noisy, ids=NAMES, id_of=name_of).score(X, Y) > 0.85
     data.order = np.roll(data.order, 1)
-    for y, ids in ((Y, NAMES), (noisy, NAMES), (noisy, None)):
+    for y, ids in ((labels, NAMES), (noisy, NAMES), (noisy, None)):
         with pytest.raises(ldp.InvalidInput, match="at position 0, got id 'row 299'"):
-            classifier(**options).fit(data, y, ids=ids, id_of=name_of)
+            model.fit(data, y, ids=ids, id_of=name_of)
 
 
 @pytest.mark.parametrize("wrong", [None, np.nan, np.inf, "SENTINEL"], ids=str)
@@ -241,17 +243,17 @@ def test_labels_that_cannot_be_used_name_no_row(kind, wrong):
     for rows in ([217], [123], [123, 217]):
         labels = Y.astype(object)
         labels[rows] = wrong
-        model = (
-            classifier()
-            if kind != "numbers"
-            else TorchRegressor(lambda k: Mlp(K, k, (8,)), range=(0, 2))
-        )
-        if kind == "columns":
-            model = classifier(classes=ldp.LabelColumns({"y": range(K), "other": [0, 1]}))
-            labels = {"y": labels, "other": Y % 2}
+        y, declared = {
+            "classes": (labels, {"classes": range(K)}),
+            "columns": (
+                {"y": labels, "other": Y % 2},
+                {"classes": {"y": range(K), "other": [0, 1]}},
+            ),
+            "numbers": (labels, {"range": (0, 2)}),
+        }[kind]
         with pytest.raises(
             ldp.InvalidInput, match="Which row it is would tell of its label"
         ) as caught:
-            model.fit(X, labels)
+            ldp.PrivateLabels(y, **declared)
         told.add(str(caught.value))
     assert len(told) == 1 and not re.search(r"217|218|219|123|124|125|SENTINEL", *told)

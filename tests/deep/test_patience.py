@@ -5,6 +5,7 @@ rows then judge it."""
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, predict, train
@@ -83,14 +84,12 @@ def test_patience_needs_held_out_rows():
 def test_the_classifier_judges_by_rows_that_chose_nothing():
     settings = {
         "epsilon": 2.0,
-        "classes": range(K),
-        "noise": ldp.SeededNoise(0),
         "random_state": 0,
         "validation_fraction": 0.2,
     }
     recipes = Recipe(epochs=6, patience=2, **STEEP), Recipe(epochs=2, **STEEP)
     model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(
-        X, Y
+        X, closed(Y, K)
     )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "validation"]
     rows = np.sort(block.rows)
@@ -98,7 +97,9 @@ def test_the_classifier_judges_by_rows_that_chose_nothing():
     expected = ldp.metrics.accuracy(model.noisy_labels_[judged], model.predict(X[judged]))
     assert model.estimated_accuracy_ == expected
     assert len(model.history_[0]) <= 6 and len(model.history_[1]) == 2
-    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], **settings).fit(X, Y)
+    alone = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes[0], **settings).fit(
+        X, closed(Y, K)
+    )
     (block,) = [block for block in alone.noisy_labels_.blocks if block.stage == "validation"]
     chose = np.sort(block.rows)[::2]
     logits = predict(alone.module_, X[chose], precision="float32")
@@ -108,19 +109,17 @@ def test_the_classifier_judges_by_rows_that_chose_nothing():
 
 def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(tmp_path):
     settings = {
-        "classes": range(K),
         "random_state": 0,
         "validation_fraction": 0.2,
-        "dataset": "d",
         "folder": tmp_path / "fit",
-    }
-    settings |= {
         "n_stages": 2,
-        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
         "recipe": Recipe(epochs=6, patience=1, **STEEP),
     }
     first, again = (
-        TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, Y) for _ in range(2)
+        TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(
+            X, closed(Y, K, ledger=ldp.Ledger(tmp_path / "ledger.db"))
+        )
+        for _ in range(2)
     )
     assert (
         np.array_equal(first.predict_proba(X), again.predict_proba(X))
@@ -148,23 +147,17 @@ def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge():
     model = TorchClassifier(
         torch.nn.Linear(K, K),
         recipe=recipe,
-        classes=range(K),
         validation_fraction=0.1,
         random_state=0,
     )
     for seed in range(6):
-        model.set_params(noise=ldp.SeededNoise(seed)).fit(X[:200], Y[:200])
+        model.fit(X[:200], closed(Y[:200], K, noise=ldp.SeededNoise(seed)))
         assert model.history_[0][0].held_out is not None
 
 
 def test_held_out_rows_are_counted_within_the_cap(ledger):
-    settings = {
-        "recipe": Recipe(epochs=1, patience=1),
-        "classes": range(K),
-        "validation_fraction": 0.1,
-        "ledger": ledger,
-        "dataset": "d",
-    }
+    settings = {"recipe": Recipe(epochs=1, patience=1), "validation_fraction": 0.1}
+    labels = closed(Y, K, ledger=ledger, unit=np.arange(N) % 30)
     with pytest.raises(ldp.InvalidInput, match="at least 20 held-out rows with patience=1, got 3"):
-        TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, Y, unit=np.arange(N) % 30)
+        TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, labels)
     assert not ledger.runs()

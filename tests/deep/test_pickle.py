@@ -7,6 +7,7 @@ from functools import partial
 import joblib
 import numpy as np
 import pytest
+from tests.deep.datasets import closed
 
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, augment, schedules
@@ -41,7 +42,8 @@ def test_recipes_made_alike_are_equal_and_survive_pickle():
 
 def test_a_fitted_classifier_predicts_the_same_after_pickle_and_joblib(tmp_path):
     y = np.random.default_rng(0).integers(3, size=300)
-    X = np.eye(3, dtype=np.float32)[y]
+    X, ledger = np.eye(3, dtype=np.float32)[y], ldp.Ledger(tmp_path / "ledger.db")
+    labels = closed(y, 3, ledger=ledger)
     model = TorchClassifier(
         net,
         recipe=[Recipe(epochs=1, augment=unchanged), Recipe(epochs=1, average=0.9)],
@@ -50,20 +52,11 @@ def test_a_fitted_classifier_predicts_the_same_after_pickle_and_joblib(tmp_path)
         folder=tmp_path / "fit",
         random_state=0,
         progress=noted,
-    ).fit(
-        X,
-        ldp.PrivateLabels(
-            y,
-            classes=range(3),
-            dataset="pickled",
-            column="label",
-            ledger=ldp.Ledger(tmp_path / "ledger.db"),
-        ),
-    )
+    ).fit(X, labels)
     joblib.dump(model, tmp_path / "model.joblib")
     for kept in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
         assert np.array_equal(kept.predict_proba(X), model.predict_proba(X))
         assert kept.recipe == model.recipe and kept.privacy_ == model.privacy_
-        again = kept.fit(X, y)  # the stored labels and the finished stages, at no further cost
-        assert again.ledger.spent("pickled", "label") == 1.0
+        again = kept.fit(X, labels)  # the stored labels and the finished stages, at no further cost
+        assert ledger.spent("d", "label") == 1.0
         assert np.array_equal(again.predict_proba(X), model.predict_proba(X))

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 from torch import nn
 
 import labeldp as ldp
@@ -38,13 +39,11 @@ def fitted(device, precision):
     Told.found = []
     recipe = Recipe(epochs=1, rate=0.05, precision=precision, optimizer="sgd")
     settings = {
-        "classes": range(K),
-        "noise": ldp.SeededNoise(0),
         "random_state": 0,
         "validation_fraction": 0.1,
         "device": device,
     }
-    model = TorchClassifier(Told, recipe=recipe, **settings).fit(X, y)
+    model = TorchClassifier(Told, recipe=recipe, **settings).fit(X, closed(y, K))
     during = Told.found[1:]  # the first one is the look at the untrained net
     Told.found = []
     model.predict_proba(X)
@@ -87,9 +86,8 @@ def test_bytes_in_rows_are_codes_and_stay_so():
     rng = np.random.default_rng(0)
     y = rng.integers(K, size=N)
     X = (60 * y[:, None] + rng.integers(0, 20, (N, 5))).astype(np.uint8)
-    settings = {"classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
     recipe = Recipe(epochs=40, batch_size=32, rate=2.0, precision="float32", optimizer="sgd")
-    model = TorchClassifier(Codes, recipe=recipe, epsilon=5.0, n_stages=1, **settings).fit(X, y)
+    model = TorchClassifier(Codes, recipe=recipe, epsilon=5.0, random_state=0).fit(X, closed(y, K))
     assert model.score(X, y) > 0.9
 
 

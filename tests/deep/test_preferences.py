@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kendalltau, norm
+from tests.deep.datasets import closed
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
 
@@ -150,11 +151,10 @@ def test_one_bill_for_all_judgements_of_a_person(tmp_path: Path) -> None:
         "ids": np.arange(PAIRS),
         "unit": people,
         "max_rows_per_unit": 2,
-        "dataset": "judgements",
         "ledger": ledger,
     }
-    noisy = ldp.privatize(preferred, ldp.RandomizedResponse(2, 2.0), **told)
-    assert (ledger.spent("judgements", "label"), noisy.privacy.unit, len(ledger.runs())) == (
+    noisy = ldp.privatize(closed(preferred, 2, **told), ldp.RandomizedResponse(2, 2.0))
+    assert (ledger.spent("d", "label"), noisy.privacy.unit, len(ledger.runs())) == (
         2.0,
         "unit",
         1,
@@ -162,7 +162,7 @@ def test_one_bill_for_all_judgements_of_a_person(tmp_path: Path) -> None:
     # epsilon of a row is half of the person's
     assert noisy.likelihood().min() == pytest.approx(math.exp(-1.0))
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize(preferred, ldp.RandomizedResponse(2, 1.0), **told)
+        ldp.privatize(closed(preferred, 2, **told), ldp.RandomizedResponse(2, 1.0))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from scipy import stats
 from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_friedman1
 from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from tests.deep.datasets import closed
 from torch import nn
 from torch.nn import functional
 
@@ -33,14 +34,7 @@ def friedman(n: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.
 
 
 def regressor(net=lambda k: Mlp(10, k, (32,)), **settings) -> TorchRegressor:
-    defaults = {
-        "recipe": QUICK,
-        "epsilon": 2.0,
-        "range": RANGE,
-        "noise": ldp.SeededNoise(0),
-        "random_state": 0,
-    }
-    return TorchRegressor(net, **defaults | settings)
+    return TorchRegressor(net, **{"recipe": QUICK, "epsilon": 2.0, "random_state": 0} | settings)
 
 
 # The heads' mathematics
@@ -124,7 +118,7 @@ def test_no_output_of_a_net_makes_a_probability_or_a_gradient_infinite(family, p
 def test_numbers_are_predicted_far_better_than_by_their_mean(head):
     X, y = friedman(1200)
     X_test, truth = friedman(1200, seed=1, noise=0.0)
-    model = regressor(head=head).fit(X, y)
+    model = regressor(head=head).fit(X, closed(y, range=RANGE))
     # 0 is the mean's; with seeded noise and weights the result is always the same
     assert model.score(X_test, truth) > 0.5
     distribution = model.predict_distribution(X_test)
@@ -153,9 +147,9 @@ def test_numbers_are_predicted_far_better_than_by_their_mean(head):
 def test_every_way_of_learning_finds_a_line(settings):
     X = np.random.default_rng(0).normal(size=(1500, 3)).astype(np.float32)
     y = 5 + X @ [1.5, -1.0, 0.5]
-    model = regressor(
-        lambda k: Mlp(3, k, (16,)), epsilon=4.0, range=(0, 10), grid=11, **settings
-    ).fit(X, y)
+    model = regressor(lambda k: Mlp(3, k, (16,)), epsilon=4.0, **settings).fit(
+        X, closed(y, range=(0, 10), points=11)
+    )
     assert model.score(X, y) > 0.7 and len(model.history_) == len(model.stages_) == settings.get(
         "n_stages", 1
     )
@@ -165,10 +159,9 @@ def test_errors_are_estimated_on_noisy_rows_that_were_held_out():
     X, y = friedman(2000)
     model = regressor(
         epsilon=8.0,
-        grid=16,
         validation_fraction=0.3,
         recipe=Recipe(4, rate=0.01, precision="float32"),
-    ).fit(X, y)
+    ).fit(X, closed(y, range=RANGE, points=16))
     stages = {block.stage: block.law.name for block in model.noisy_labels_.blocks}
     assert set(stages.values()) == {"square-wave"} and len(stages) == 2
     # the noise has a seed, so that the interval holds the error each time or never
@@ -184,17 +177,10 @@ def test_errors_are_estimated_on_noisy_rows_that_were_held_out():
 def test_noisy_numbers_cost_nothing_and_bring_their_range(ledger):
     X, y = friedman(800)
     noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            y,
-            classes=ldp.Grid(*RANGE, points=32),
-            dataset="d",
-            column="label",
-            ids=np.arange(800),
-            ledger=ledger,
-        ),
+        closed(y, range=RANGE, points=32, ids=np.arange(800), ledger=ledger),
         ldp.Threshold(32, 2.0),
     )
-    model = regressor(range=None, noise=None, ledger=ledger).fit(X, noisy, ids=np.arange(800))
+    model = regressor().fit(X, noisy, ids=np.arange(800))
     assert (
         model.privacy_.epsilon == 2.0
         and ledger.spent("d", "label") == 2.0
@@ -208,12 +194,16 @@ def test_noisy_numbers_cost_nothing_and_bring_their_range(ledger):
 # --------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "no range": ({"range": None}, {}, "the public range of the numbers, got none"),
-    "a range reversed": ({"range": (30, 0)}, {}, "lower end first"),
-    "an infinite range": ({"range": (0, np.inf)}, {}, "finite"),
-    "a range of width zero": ({"range": (1, 1)}, {}, "low < high"),
-    "a range as text": ({"range": "0:30"}, {}, "public range"),
-    "one point": ({"grid": 1}, {}, "grid"),
+    "no range": (
+        {},
+        {"range": None, "classes": ["a", "b"], "y": np.where(np.arange(400) % 2, "a", "b")},
+        "classes are increasing numbers",
+    ),
+    "a range reversed": ({}, {"range": (30, 0)}, "lower end first"),
+    "an infinite range": ({}, {"range": (0, np.inf)}, "finite"),
+    "a range of width zero": ({}, {"range": (1, 1)}, "low < high"),
+    "a range as text": ({}, {"range": "0:30"}, "public range"),
+    "one point": ({}, {"points": 1}, "points"),
     "another head": ({"head": "gaussian"}, {}, "logistic, normal, grid"),
     "a logit for each point without head": (
         {"net": lambda k: Mlp(10, 64, (8,))},
@@ -237,9 +227,7 @@ def test_what_is_refused_is_not_charged(ledger, name):
     settings, given, message = REFUSED[name]
     X, y = friedman(400)
     with pytest.raises(ldp.InvalidInput, match=message) as told:
-        regressor(**{"noise": None, "ledger": ledger, "dataset": "d"} | settings).fit(
-            **{"X": X, "y": y} | given
-        )
+        regressor(**settings).fit(X, closed(**{"y": y, "range": RANGE, "ledger": ledger} | given))
     assert ledger.spent("d", "label") == 0 and "sentinel" not in str(told.value)
 
 
@@ -254,35 +242,32 @@ def test_a_fit_that_was_stopped_goes_on_and_another_head_is_another_fit(tmp_path
     settings = {
         "n_stages": 2,
         "recipe": Recipe(2, precision="float32"),
-        "noise": None,
-        "dataset": "d",
-    }
-    settings |= {
-        "ledger": ldp.Ledger(tmp_path / "ledger.db", budget=2.0),
         "folder": tmp_path / "fit",
         "progress": stop,
     }
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=2.0)
+    labels = closed(y, range=RANGE, ledger=ledger)
     stop.left = 3  # one epoch of the second stage
     with pytest.raises(KeyboardInterrupt):
-        regressor(**settings).fit(X, y)
+        regressor(**settings).fit(X, labels)
     with pytest.raises(ldp.InvalidInput, match="differs in module"):
-        regressor(**settings | {"head": "normal"}).fit(X, y)
+        regressor(**settings | {"head": "normal"}).fit(X, labels)
     stop.left = 2  # the second stage alone
-    model = regressor(**settings).fit(X, y)
+    model = regressor(**settings).fit(X, labels)
     assert stop.left == 0 and [len(each) for each in model.history_] == [2, 2]
-    assert settings["ledger"].spent("d", "label") == 2.0
-    assert np.array_equal(regressor(**settings).fit(X, y).predict(X), model.predict(X))
+    assert ledger.spent("d", "label") == 2.0
+    assert np.array_equal(regressor(**settings).fit(X, labels).predict(X), model.predict(X))
 
 
 def test_noisy_numbers_score_a_search_and_a_cross_validation():
     """Noise and training are seeded: the scores are the same in every run."""
     X, y = friedman(900)
     noisy = ldp.privatize(
-        ldp.PrivateLabels(y, classes=ldp.Grid(*RANGE, points=16), noise=ldp.SeededNoise(0)),
+        closed(y, range=RANGE, points=16),
         ldp.laws.SquareWave(16, 3.0),
     )
     still, quick = (Recipe(epochs=3, rate=rate, precision="float32") for rate in (1e-9, 0.01))
-    model = regressor(range=None, noise=None, recipe=quick)
+    model = regressor(recipe=quick)
     names = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error")
     scoring = {name: ldp.metrics.make_scorer(name) for name in names} | {
         "likelihood": ldp.metrics.likelihood_scorer

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.common import load_json
-from tests.deep.datasets import Rows, separated
+from tests.deep.datasets import Rows, closed, separated
 from tests.naming import named
 from torch.utils.data import DataLoader
 
@@ -69,13 +69,16 @@ def classifier(place, after=10**9, **settings):
     defaults = {
         "recipe": RECIPE,
         "n_stages": 3,
-        "classes": range(K),
-        "dataset": "people",
-        "ledger": ldp.Ledger(place / "ledger.db", budget=10.0),
         "folder": place / "fit",
         "progress": Stop(after),
     }
     return TorchClassifier(**{"module": seeded_net} | defaults | settings)
+
+
+def kept(place, y=Y, **facts):
+    """Labels of the ledger in a folder."""
+    account = {"ledger": ldp.Ledger(place / "ledger.db", budget=10.0)}
+    return closed(y, K, **account | facts)
 
 
 def program(*lines):
@@ -138,16 +141,14 @@ def test_what_a_kill_must_not_do_would_be_seen(tmp_path):
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5])
 def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(tmp_path, after):
     with pytest.raises(Stopped):
-        classifier(tmp_path, after, module=fresh_net).fit(X, Y)
+        classifier(tmp_path, after, module=fresh_net).fit(X, kept(tmp_path))
     # other first weights: the kept ones count
-    second = classifier(tmp_path, module=fresh_net).fit(X, Y)
+    second = classifier(tmp_path, module=fresh_net).fit(X, kept(tmp_path))
     assert second.progress.seen == 6 - 2 * (after // 2)
     assert [len(each) for each in second.history_] == [2, 2, 2]
-    ledger = second.ledger
-    assert ledger.spent("people", "label") == 1.0 and [run.state for run in ledger.runs()] == [
-        "settled"
-    ]
-    third = classifier(tmp_path, module=fresh_net).fit(X, Y)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    assert ledger.spent("d", "label") == 1.0 and [run.state for run in ledger.runs()] == ["settled"]
+    third = classifier(tmp_path, module=fresh_net).fit(X, kept(tmp_path))
     assert third.progress.seen == 0 and third.history_ == second.history_
     assert np.array_equal(third.predict_proba(X), second.predict_proba(X))
     assert np.array_equal(third.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
@@ -155,12 +156,12 @@ def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(tmp_path, after
 
 def test_a_stopped_fit_ends_with_the_model_of_one_that_was_not(tmp_path):
     """With noise from a seed, two folders draw alike."""
-    options = {"ledger": None, "noise": ldp.SeededNoise(0), "random_state": 0}
-    whole = classifier(tmp_path, folder=tmp_path / "whole", **options).fit(X, Y)
+    labels = closed(Y, K)
+    whole = classifier(tmp_path, folder=tmp_path / "whole", random_state=0).fit(X, labels)
     for after in (1, 3):
         with pytest.raises(Stopped):
-            classifier(tmp_path, after, **options).fit(X, Y)
-    parts = classifier(tmp_path, **options).fit(X, Y)
+            classifier(tmp_path, after, random_state=0).fit(X, labels)
+    parts = classifier(tmp_path, random_state=0).fit(X, labels)
     assert np.array_equal(whole.noisy_labels_.likelihood(), parts.noisy_labels_.likelihood())
     assert np.array_equal(whole.predict_proba(X), parts.predict_proba(X))
     assert whole.history_ == parts.history_
@@ -169,9 +170,7 @@ def test_a_stopped_fit_ends_with_the_model_of_one_that_was_not(tmp_path):
 def test_the_state_is_what_the_folder_says(tmp_path):
     # from a seed: two stages of equally many rows, and a law that chooses alike for each of them,
     # have one prior by chance
-    model = classifier(
-        tmp_path, validation_fraction=0.1, ledger=None, noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    model = classifier(tmp_path, validation_fraction=0.1).fit(X, closed(Y, K))
     names = {path.name for path in (tmp_path / "fit").iterdir()}
     stages = ["stage-1", "stage-2", "stage-3"]
     drawn = {f"drawn-{name}.json" for name in ("validation", *stages)}
@@ -189,9 +188,9 @@ def test_the_state_is_what_the_folder_says(tmp_path):
     notes = [json.loads((tmp_path / "fit" / f"drawn-{name}.json").read_text()) for name in stages]
     assert [note["rows"] for note in notes] == [stage.n_rows for stage in model.stages_]
     assert len({note["prior"] for note in notes}) == 3
-    kept = torch.load(tmp_path / "fit" / "model-3.pt", weights_only=True)
+    loaded = torch.load(tmp_path / "fit" / "model-3.pt", weights_only=True)
     assert all(
-        torch.equal(w, model.module_.state_dict()[name]) for name, w in kept["weights"].items()
+        torch.equal(w, model.module_.state_dict()[name]) for name, w in loaded["weights"].items()
     )
 
 
@@ -209,16 +208,16 @@ OTHER = {
     "ids": lambda X, y: ({}, {"ids": np.arange(N)}),
     "unit": lambda X, y: ({}, {"unit": np.arange(N)}),
     "labels": lambda X, y: ({}, {"y": (y + 1) % K}),
-    "ledger": lambda X, y: ({"ledger": "other"}, {}),
-    "no ledger": lambda X, y: ({"ledger": None}, {}),
+    "ledger": lambda X, y: ({}, {"ledger": "other"}),
+    "no ledger": lambda X, y: ({}, {"ledger": None}),
     "epsilon": lambda X, y: ({"epsilon": 0.5}, {}),
     "law": lambda X, y: ({"law": "rr-with-prior"}, {}),
     "stages": lambda X, y: ({"n_stages": 2}, {}),
     "sizes": lambda X, y: ({"stage_sizes": (2, 1, 1)}, {}),
     "prior": lambda X, y: ({"prior": np.ones((N, K))}, {}),
-    "classes": lambda X, y: ({"classes": [3, 2, 1, 0]}, {}),
-    "dataset": lambda X, y: ({"dataset": "others"}, {}),
-    "column": lambda X, y: ({"column": "other"}, {}),
+    "classes": lambda X, y: ({}, {"classes": [3, 2, 1, 0]}),
+    "dataset": lambda X, y: ({}, {"dataset": "others"}),
+    "column": lambda X, y: ({}, {"column": "other"}),
     "rate": lambda X, y: (
         {"recipe": Recipe(2, 64, 0.04, precision="float32", optimizer="sgd")},
         {},
@@ -247,12 +246,7 @@ OTHER = {
     "validation": lambda X, y: ({"validation_fraction": 0.1}, {}),
     "noisy labels": lambda X, y: (
         {},
-        {
-            "y": ldp.privatize(
-                ldp.PrivateLabels(y, classes=range(K), noise=ldp.SeededNoise(0)),
-                ldp.RandomizedResponse(K, 1.0),
-            )
-        },
+        {"noisy": ldp.privatize(closed(y, K), ldp.RandomizedResponse(K, 1.0))},
     ),
 }
 
@@ -260,17 +254,19 @@ OTHER = {
 @pytest.mark.parametrize("name", OTHER)
 def test_the_folder_of_another_fit_is_refused_before_anything_is_drawn(tmp_path, name):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 3).fit(X, Y)
+        classifier(tmp_path, 3).fit(X, kept(tmp_path))
     ledger, before = ldp.Ledger(tmp_path / "ledger.db"), content(tmp_path)
     settings, given = OTHER[name](X, Y)
-    if settings.get("ledger") == "other":
-        settings["ledger"] = ldp.Ledger(tmp_path / "other.db")
+    if given.get("ledger") == "other":
+        given["ledger"] = ldp.Ledger(tmp_path / "other.db")
     with pytest.raises(ldp.InvalidInput, match=r"[Nn]othing was|Expected a ledger"):
-        classifier(tmp_path, **settings).fit(**{"X": X, "y": Y} | given)
+        classifier(tmp_path, **settings).fit(
+            given.pop("X", X), given.pop("noisy", None) or kept(tmp_path, **given)
+        )
     assert not (tmp_path / "other.db").exists() or not ldp.Ledger(tmp_path / "other.db").runs()
     assert len(ledger.runs()) == 1 and content(tmp_path) == before
     # nothing was lost: the first stage is not trained again
-    assert classifier(tmp_path).fit(X, Y).progress.seen == 4
+    assert classifier(tmp_path).fit(X, kept(tmp_path)).progress.seen == 4
 
 
 def of_layers(activation, weight=0.0):
@@ -357,33 +353,33 @@ LIKE = {
 @pytest.mark.parametrize("name", LIKE)
 def test_a_fit_that_differs_in_one_thing_alone_is_told_which(tmp_path, name):
     first, second, words = LIKE[name]
-    kept = classifier(tmp_path, **first).fit(X, Y)
+    before = classifier(tmp_path, **first).fit(X, kept(tmp_path))
     with pytest.raises(ldp.InvalidInput, match=words):
-        classifier(tmp_path, **second).fit(X, Y)
-    again = classifier(tmp_path, **first).fit(X, Y)
+        classifier(tmp_path, **second).fit(X, kept(tmp_path))
+    again = classifier(tmp_path, **first).fit(X, kept(tmp_path))
     assert again.progress.seen == 0 and np.array_equal(
-        again.predict_proba(X), kept.predict_proba(X)
+        again.predict_proba(X), before.predict_proba(X)
     )
 
 
 def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(tmp_path):
-    kept = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, Y)
+    before = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, kept(tmp_path))
     with pytest.warns(LabelDPWarning, match="other weights.*goes on with its own"):
-        again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, Y)
+        again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, kept(tmp_path))
     assert again.progress.seen == 0 and np.array_equal(
-        again.predict_proba(X), kept.predict_proba(X)
+        again.predict_proba(X), before.predict_proba(X)
     )
 
 
 def test_a_dataset_is_compared_row_by_row(tmp_path):
-    model = classifier(tmp_path).fit(Rows(X), Y, ids=np.arange(N))
-    other = X.copy()
+    labels, other = kept(tmp_path, ids=np.arange(N)), X.copy()
+    model = classifier(tmp_path).fit(Rows(X), labels)
     looked_at = np.linspace(0, N - 1, 64).round().astype(int)
     rest = np.setdiff1d(np.arange(N), looked_at)
     other[rest] = X[rest[::-1]]
     with pytest.raises(ldp.InvalidInput, match="differs in inputs"):
-        classifier(tmp_path).fit(Rows(other), Y, ids=np.arange(N))
-    again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), Y, ids=np.arange(N))
+        classifier(tmp_path).fit(Rows(other), labels)
+    again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), labels)
     assert again.progress.seen == 0 and np.array_equal(
         again.predict_proba(X), model.predict_proba(X)
     )
@@ -402,7 +398,7 @@ BROKEN = {
     ("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named
 )
 def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, content):
-    model = classifier(tmp_path, n_stages=1).fit(X, Y)
+    classifier(tmp_path, n_stages=1).fit(X, kept(tmp_path))
     path = tmp_path / "fit" / name
     if content is None:
         path.unlink()
@@ -412,15 +408,15 @@ def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, c
         torch.save(content, path)
     advice = "Delete the file" if name == "model-1.pt" else "another folder|those of another net"
     with pytest.raises(ldp.InvalidInput, match=rf"{name}(.|\n)*({advice})"):
-        classifier(tmp_path, n_stages=1).fit(X, Y)
-    assert model.ledger.spent("people", "label") == 1.0
+        classifier(tmp_path, n_stages=1).fit(X, kept(tmp_path))
+    assert ldp.Ledger(tmp_path / "ledger.db").spent("d", "label") == 1.0
 
 
 @pytest.mark.parametrize("role", ["id", "unit"])
 def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(tmp_path, role):
-    rows = {"id": {"ids": Y, "id_name": "label"}, "unit": {"unit": Y, "unit_name": "label"}}[role]
+    rows = {"ids" if role == "id" else "unit": {"label": Y}}
     with pytest.raises(ldp.InvalidInput, match=r"label column 'label'|the labels themselves"):
-        classifier(tmp_path).fit(X, Y, **rows)
+        classifier(tmp_path).fit(X, kept(tmp_path, **rows))
     assert not (tmp_path / "fit").exists()
     assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
 
@@ -429,61 +425,62 @@ def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(tmp_path, ro
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(tmp_path, place):
     (tmp_path / "file").touch()
     with pytest.raises(ldp.InvalidInput, match="folder="):
-        classifier(tmp_path, folder=tmp_path / place).fit(X, Y)
-    assert ldp.Ledger(tmp_path / "ledger.db").spent("people", "label") == 0
+        classifier(tmp_path, folder=tmp_path / place).fit(X, kept(tmp_path))
+    assert ldp.Ledger(tmp_path / "ledger.db").spent("d", "label") == 0
 
 
 def test_settings_in_numbers_of_numpy_name_the_same_fit(tmp_path):
-    numbers = {"max_rows_per_unit": 2, "epsilon": 2.0, "top_k_filter": 2}
-    first = classifier(tmp_path, **numbers).fit(X, Y, unit=np.arange(N) // 2)
-    kinds = {
-        "max_rows_per_unit": np.int64(2),
-        "epsilon": np.float32(2.0),
-        "top_k_filter": np.int64(2),
-    }
-    again = classifier(tmp_path, **kinds).fit(X, Y, unit=np.arange(N) // 2)
+    first, again = (
+        classifier(tmp_path, epsilon=epsilon, top_k_filter=two).fit(
+            X, kept(tmp_path, max_rows_per_unit=two, unit=np.arange(N) // 2)
+        )
+        for two, epsilon in ((2, 2.0), (np.int64(2), np.float32(2.0)))
+    )
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
 
 
 def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(tmp_path):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 3).fit(X, Y)
-    other = classifier(
+        classifier(tmp_path, 3).fit(X, kept(tmp_path))
+    classifier(
         tmp_path,
         folder=tmp_path / "again",
         recipe=Recipe(1, 64, 0.02, precision="float32", optimizer="sgd"),
-    ).fit(X, Y)
-    assert other.ledger.spent("people", "label") == 1.0 and len(other.ledger.runs()) == 1
+    ).fit(X, kept(tmp_path))
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    assert ledger.spent("d", "label") == 1.0 and len(ledger.runs()) == 1
 
 
 def test_files_that_do_not_belong_or_cannot_be_read_are_refused(tmp_path):
     for after, folder in ((3, "fit"), (3, "one")):
         with pytest.raises(Stopped):
-            classifier(tmp_path, after, folder=tmp_path / folder, dataset=folder).fit(X, Y)
-    kept = (tmp_path / "fit" / "model-1.pt").read_bytes()
+            classifier(tmp_path, after, folder=tmp_path / folder).fit(
+                X, kept(tmp_path, dataset=folder)
+            )
+    written = (tmp_path / "fit" / "model-1.pt").read_bytes()
     (tmp_path / "fit" / "model-1.pt").write_bytes((tmp_path / "one" / "model-1.pt").read_bytes())
     with pytest.raises(ldp.InvalidInput, match="come from the labels that this fit has drawn"):
-        classifier(tmp_path, dataset="fit").fit(X, Y)
-    (tmp_path / "fit" / "model-1.pt").write_bytes(kept[: len(kept) // 2])
+        classifier(tmp_path).fit(X, kept(tmp_path, dataset="fit"))
+    (tmp_path / "fit" / "model-1.pt").write_bytes(written[: len(written) // 2])
     with pytest.raises(ldp.InvalidInput, match="Delete the file"):
-        classifier(tmp_path, dataset="fit").fit(X, Y)
+        classifier(tmp_path).fit(X, kept(tmp_path, dataset="fit"))
     (tmp_path / "fit" / "model-1.pt").unlink()
-    assert classifier(tmp_path, dataset="fit").fit(X, Y).progress.seen == 6
+    assert classifier(tmp_path).fit(X, kept(tmp_path, dataset="fit")).progress.seen == 6
     (tmp_path / "one" / "plan.json").write_text("{")
     with pytest.raises(ldp.InvalidInput, match="something else"):
-        classifier(tmp_path, folder=tmp_path / "one", dataset="one").fit(X, Y)
+        classifier(tmp_path, folder=tmp_path / "one").fit(X, kept(tmp_path, dataset="one"))
 
 
 def test_a_ledger_whose_private_folder_is_gone_is_not_charged_again(tmp_path):
     with pytest.raises(Stopped):
-        classifier(tmp_path, 1).fit(X, Y)
+        classifier(tmp_path, 1).fit(X, kept(tmp_path))
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     (run,) = ledger.runs()
     for path in ledger.run_dir(run.run_id).iterdir():
         path.unlink()
     with pytest.raises(ldp.InvalidInput, match="Nothing was charged"):
-        classifier(tmp_path).fit(X, Y)
-    assert ledger.spent("people", "label") == 1.0
+        classifier(tmp_path).fit(X, kept(tmp_path))
+    assert ledger.spent("d", "label") == 1.0
 
 
 def test_half_files_are_removed_and_a_folder_in_use_is_left_alone(tmp_path):
@@ -492,17 +489,16 @@ def test_half_files_are_removed_and_a_folder_in_use_is_left_alone(tmp_path):
     with opened(tmp_path / "fit"):
         assert not list((tmp_path / "fit").iterdir())
         with pytest.raises(ldp.InvalidInput, match="no other fit uses"):
-            classifier(tmp_path).fit(X, Y)
-    assert not ldp.Ledger(tmp_path / "ledger.db").spent("people", "label")
-    assert classifier(tmp_path).fit(X, Y).progress.seen == 6
+            classifier(tmp_path).fit(X, kept(tmp_path))
+    assert not ldp.Ledger(tmp_path / "ledger.db").spent("d", "label")
+    assert classifier(tmp_path).fit(X, kept(tmp_path)).progress.seen == 6
 
 
 def test_noisy_labels_are_trained_on_once(tmp_path):
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
-        ldp.SubsetSelection(K, 2.0),
+    noisy, options = (
+        ldp.privatize(closed(Y, K), ldp.SubsetSelection(K, 2.0)),
+        {"validation_fraction": 0.2},
     )
-    options = {"ledger": None, "validation_fraction": 0.2}
     first = classifier(tmp_path, **options).fit(X, noisy)
     second = classifier(tmp_path, **options).fit(X, noisy)
     assert (first.progress.seen, second.progress.seen) == (2, 0)
@@ -524,22 +520,21 @@ def test_a_stopped_fit_of_an_ensemble_goes_on(tmp_path, ledger):
         "recipe": RECIPE,
         "epsilon": 3.0,
         "n_stages": 2,
-        "classes": range(K),
         "random_state": 0,
-        "dataset": "a",
         "device": "cpu",
     }
+    labels = closed(Y, K, ledger=ledger)
 
     def make() -> TorchClassifier:
         return TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)
 
     with pytest.raises(Stopped):
-        make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, Y)
-    found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, Y)
-    assert ledger.spent("a", "label") == 3.0
+        make().set_params(folder=tmp_path / "state", progress=Stop(6)).fit(X, labels)
+    found = make().set_params(folder=tmp_path / "state").fit(X, labels)
+    assert ledger.spent("d", "label") == 3.0
     assert [len(stage) for stage in found.history_] == [4, 4]
     # the same stored labels
-    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, Y)
-    assert ledger.spent("a", "label") == 3.0
+    whole = make().set_params(folder=tmp_path / "other").fit(X, labels)
+    assert ledger.spent("d", "label") == 3.0
     np.testing.assert_allclose(found.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
     assert found.score(X, Y) > 0.5

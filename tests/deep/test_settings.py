@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from tests.deep.datasets import Rows, separated
+from tests.deep.datasets import Rows, closed, separated
 from tests.naming import named
 from torch import nn
 
@@ -109,16 +109,10 @@ def test_defaults_learn_from_few_rows_whatever_the_net(net):
             nn.Linear(64, k),
         )
     }
-    settings = {
-        "epsilon": 2.0,
-        "classes": range(10),
-        "noise": ldp.SeededNoise(0),
-        "random_state": 0,
-    }
     with warnings.catch_warnings():
         warnings.simplefilter("error", ldp.errors.LostClassWarning)
-        model = TorchClassifier(make.get(net, net), **settings).fit(
-            X[:1300].reshape(-1, 1, 8, 8), y[:1300]
+        model = TorchClassifier(make.get(net, net), epsilon=2.0, random_state=0).fit(
+            X[:1300].reshape(-1, 1, 8, 8), closed(y[:1300], 10)
         )
     accuracy = model.score(X[1300:].reshape(-1, 1, 8, 8), y[1300:])
     assert accuracy > 0.7  # SGD at 0.1 without a ramp: 0.3 and less without batch normalisation
@@ -242,29 +236,25 @@ class Codes(nn.Module):
 @pytest.mark.parametrize("columns", [1, 2, 40])
 def test_a_code_without_an_embedding_in_a_late_row_is_not_charged(tmp_path, kind, columns):
     ledger, X = ldp.Ledger(tmp_path / "ledger.db"), np.arange(N * columns).reshape(N, columns) % K
-    model = TorchClassifier(
-        Codes(), recipe=Recipe(**QUICK), classes=range(K), dataset="d", ledger=ledger
-    )
-    wrong = X.copy()
+    model = TorchClassifier(Codes(), recipe=Recipe(**QUICK))
+    labels, wrong = closed(np.arange(N) % K, K, ledger=ledger), X.copy()
     wrong[N - 7, -1] = K
     with pytest.raises(ldp.InvalidInput, match=r"index out of range in self.*Nothing was drawn"):
-        model.fit(kind(wrong), np.arange(N) % K)
+        model.fit(kind(wrong), labels)
     assert ledger.spent("d", "label") == 0
-    assert model.fit(kind(X), np.arange(N) % K).privacy_.epsilon == 1
+    assert model.fit(kind(X), labels).privacy_.epsilon == 1
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1])
 def test_a_pixel_of_another_scale_in_a_late_row_is_not_charged(tmp_path, bad):
     ledger, images = ldp.Ledger(tmp_path / "ledger.db"), np.full((N, 1, 8, 8), 0.5, np.float32)
     recipe = Recipe(**QUICK | {"epochs": 2}, consistency=Consistency())
-    model = TorchClassifier(
-        lambda k: SmallConvNet(k), recipe=recipe, classes=range(K), dataset="d", ledger=ledger
-    )
+    model = TorchClassifier(lambda k: SmallConvNet(k), recipe=recipe)
     images[N - 7, 0, 3, 3] = bad
     with pytest.raises(
         ldp.InvalidInput, match=r"images of 0\.\.1, got other values.*Nothing was charged"
     ):
-        model.fit(images, np.arange(N) % K)
+        model.fit(images, closed(np.arange(N) % K, K, ledger=ledger))
     assert ledger.spent("d", "label") == 0
 
 
@@ -278,29 +268,18 @@ def test_what_cannot_take_a_step_is_not_charged(ledger, name):
     defaults = {
         "module": lambda k: Mlp(K, k, (8,)),
         "recipe": Recipe(**QUICK),
-        "classes": range(K),
-        "dataset": "d",
-        "ledger": ledger,
     }
     with pytest.raises(ldp.InvalidInput, match=words):
-        TorchClassifier(**defaults | settings).fit(X, y)
+        TorchClassifier(**defaults | settings).fit(X, closed(y, K, ledger=ledger))
     assert ledger.spent("d", "label") == 0
 
 
 def test_every_stage_has_its_recipe_tried(ledger):
     X, y = separated(N, K)
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
-    settings = {
-        "recipe": recipes,
-        "n_stages": 2,
-        "classes": range(K),
-        "dataset": "d",
-        "ledger": ledger,
-        "law": "rr-with-prior",
-    }
-    model = TorchClassifier(nn.Linear(K, K), **settings)
+    model = TorchClassifier(nn.Linear(K, K), recipe=recipes, n_stages=2, law="rr-with-prior")
     with pytest.raises(ldp.InvalidInput, match="batch of images"):
-        model.fit(X, y)
+        model.fit(X, closed(y, K, ledger=ledger))
     assert ledger.spent("d", "label") == 0
 
 
@@ -358,10 +337,10 @@ def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, 
 )
 def test_inputs_that_a_net_does_not_take_are_told_with_their_shape_and_type(axes, kind):
     X = np.random.default_rng(0).integers(0, 255, (30, 3, 8, 8)).transpose(axes).astype(kind)
-    model = TorchClassifier(lambda k: SmallConvNet(k, 3), classes=range(3), recipe=Recipe(**QUICK))
+    model = TorchClassifier(lambda k: SmallConvNet(k, 3), recipe=Recipe(**QUICK))
     told = rf"type torch.{kind}, got .*Nothing was drawn.*X\.astype.*X\.transpose"
     with pytest.raises(ldp.InvalidInput, match=told):
-        model.fit(X, np.arange(len(X)) % 3)
+        model.fit(X, closed(np.arange(len(X)) % 3, 3))
 
 
 def ending(*last, zero=False):
@@ -398,17 +377,13 @@ class Heads(nn.Module):
 def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module, classes, tmp_path):
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
     told = {"a": y % 2, "b": y} if isinstance(classes, ldp.LabelColumns) else y
-    model = TorchClassifier(
-        module,
-        classes=classes,
-        recipe=Recipe(**QUICK),
-        ledger=tmp_path / "ledger.db",
-        dataset="rows",
-    )
+    column = None if isinstance(classes, ldp.LabelColumns) else "label"
+    facts = {"classes": classes, "column": column, "ids": np.arange(N)}
+    labels = closed(told, ledger=tmp_path / "ledger.db", **facts)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="The net returns probabilities")
         with pytest.raises(ldp.errors.LabelDPWarning, match="Leave the last layer out"):
-            model.fit(X, told, ids=np.arange(N))
+            TorchClassifier(module, recipe=Recipe(**QUICK)).fit(X, labels)
     assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
 
 
@@ -425,21 +400,13 @@ def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module,
 def test_a_net_that_returns_logits_is_not_warned_of(module):
     """Log-probabilities are logits, too: their softmax is the same."""
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    TorchClassifier(module, recipe=Recipe(**QUICK)).fit(
-        X, ldp.PrivateLabels(y, classes=range(K), noise=ldp.SeededNoise(0))
-    )
+    TorchClassifier(module, recipe=Recipe(**QUICK)).fit(X, closed(y, K))
 
 
 def test_the_warning_of_probabilities_comes_once():
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    model = TorchClassifier(
-        ending(nn.Softmax(1)),
-        classes=range(K),
-        recipe=Recipe(**QUICK),
-        noise=ldp.SeededNoise(0),
-        n_stages=2,
-    )
+    model = TorchClassifier(ending(nn.Softmax(1)), recipe=Recipe(**QUICK), n_stages=2)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        model.fit(X, y)
+        model.fit(X, closed(y, K))
     assert sum("returns probabilities" in str(each.message) for each in seen) == 1

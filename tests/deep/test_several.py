@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 from torch.nn import functional
 
 import labeldp as ldp
@@ -44,13 +45,17 @@ def net(n_outputs):
 
 
 def model(**changes):
-    given = {"module": net, "epsilon": 4.0, "classes": COLUMNS, "random_state": 0, "recipe": RECIPE}
+    given = {"module": net, "epsilon": 4.0, "random_state": 0, "recipe": RECIPE}
     return TorchClassifier(**given | changes)
+
+
+def labels_of(y=Y, **facts):
+    return closed(y, **{"classes": COLUMNS, "column": None} | facts)
 
 
 def noisy(split="joint", law=None, epsilon=3.0, **more):
     drawn = COLUMNS.law(epsilon, split, law)
-    return ldp.privatize(Y, drawn, classes=COLUMNS, noise=ldp.SeededNoise(1), **more)
+    return ldp.privatize(labels_of(noise=ldp.SeededNoise(1)), drawn, **more)
 
 
 # Losses
@@ -147,7 +152,7 @@ def test_forms_of_several_columns_are_indexed_mixed_and_moved_like_others():
 )
 def test_each_target_is_predicted_by_its_head(split, law):
     used = "auto" if split is None else COLUMNS.law(4.0, split, law)
-    fitted = model(law=used, noise=ldp.SeededNoise(0), validation_fraction=0.2).fit(X, Y)
+    fitted = model(law=used, validation_fraction=0.2).fit(X, labels_of())
     predicted, proba = fitted.predict(X), fitted.predict_proba(X)
     assert predicted.shape == (N, 2) and [each.shape for each in proba] == [(N, 2), (N, 3)]
     assert [list(each) for each in fitted.classes_] == [["no", "yes"], [1, 2, 3]]
@@ -173,9 +178,9 @@ def test_each_target_is_predicted_by_its_head(split, law):
 
 
 def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
-    fitted = model(
-        epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto"), noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    fitted = model(epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto")).fit(
+        X, labels_of()
+    )
     assert [(stage.name, stage.law.name) for stage in fitted.stages_] == [
         ("stage-1", "auto"),
         ("stage-2", "auto"),
@@ -186,46 +191,34 @@ def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
         np.array_equal(values, np.broadcast_to(values[:1], values.shape))
         for values in second.side.values()
     )
-    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto"), noise=ldp.SeededNoise(0)).fit(
-        X, Y
-    )
+    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto")).fit(X, labels_of())
     assert len(apart.stages_) == 2 and apart.score(X, Y) > 0.5
-    small = model(epsilon=0.5, n_stages=2, noise=ldp.SeededNoise(0)).fit(X, Y)
+    small = model(epsilon=0.5, n_stages=2).fit(X, labels_of())
     # the rule of one stage
     assert [stage.law.name for stage in small.stages_] == ["one-column", "one-column"]
     flags = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
     assert (
         len(
-            model(epsilon=0.5, n_stages=2, classes=flags, noise=ldp.SeededNoise(0))
-            .fit(X, np.eye(2, dtype=int)[X[:, 0].astype(int) % 2])
+            model(epsilon=0.5, n_stages=2)
+            .fit(X, labels_of(np.eye(2, dtype=int)[X[:, 0].astype(int) % 2], classes=flags))
             .stages_
         )
         == 1
     )
     # it reads no prior
-    assert (
-        len(
-            model(n_stages=2, law=COLUMNS.law(4.0, "one"), noise=ldp.SeededNoise(0))
-            .fit(X, Y)
-            .stages_
-        )
-        == 1
-    )
+    assert len(model(n_stages=2, law=COLUMNS.law(4.0, "one")).fit(X, labels_of()).stages_) == 1
 
 
 def test_a_public_prior_is_taken_by_column():
     weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
-    by_name = model(prior={"clicked": weights}, noise=ldp.SeededNoise(0)).fit(X, Y)
-    whole = model(
-        prior=COLUMNS.prior({"clicked": weights})(np.arange(N)), noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    by_name = model(prior={"clicked": weights}).fit(X, labels_of())
+    whole = model(prior=COLUMNS.prior({"clicked": weights})(np.arange(N))).fit(X, labels_of())
     np.testing.assert_array_equal(by_name.predict(X), whole.predict(X))
     assert by_name.score(X, Y) > 0.5
 
 
 def test_the_ledger_has_one_charge_and_noisy_labels_cost_nothing(ledger):
-    given = {"epsilon": 2.0, "ledger": ledger, "dataset": "d"}
-    first = model(**given).fit(X, Y)
+    first = model(epsilon=2.0).fit(X, labels_of(ledger=ledger))
     assert (
         ledger.spent("d", "clicked"),
         ledger.spent("d", "rating"),
@@ -233,23 +226,21 @@ def test_the_ledger_has_one_charge_and_noisy_labels_cost_nothing(ledger):
     ) == (2.0, 2.0, 2.0)
     assert len(ledger.runs()) == 1 and ledger.verify() == []
     assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
+    told = np.column_stack([Y[name].astype(object) for name in COLUMNS.names])
     with pytest.warns(RepeatWarning):
-        again = model(**given).fit(
-            X, np.column_stack([Y[name].astype(object) for name in COLUMNS.names])
-        )
+        again = model(epsilon=2.0).fit(X, labels_of(told, ledger=ledger))
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
-    other = model(ledger=ledger, classes=None, validation_fraction=0.1).fit(X, first.noisy_labels_)
+    other = model(validation_fraction=0.1).fit(X, first.noisy_labels_)
     assert other.privacy_.evidence == "proven" and other.predict(X).shape == (N, 2)
     assert ledger.spent("d", "rating") == 2.0
     # a net of one column, of the same labels
-    alone = model(classes=None).fit(X, first.noisy_labels_["rating"])
+    alone = model().fit(X, first.noisy_labels_["rating"])
     assert alone.predict(X).shape == (N,)
 
 
 def test_units_share_the_bill(ledger):
-    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(
-        X, Y, unit=np.arange(N) // 3
-    )
+    labels = labels_of(ledger=ledger, max_rows_per_unit=2, unit=np.arange(N) // 3)
+    fitted = model(epsilon=2.0).fit(X, labels)
     assert fitted.privacy_.epsilon == 2.0 and (~fitted.noisy_labels_.evidenced).sum() == N // 3
 
 
@@ -265,68 +256,74 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
             raise Stopped
 
     seen = []
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
     given = {
         "n_stages": stages,
-        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
-        "dataset": "d",
         "folder": tmp_path / "fit",
+        "recipe": replace(RECIPE, epochs=12 // stages),
     }
-    given["recipe"] = replace(RECIPE, epochs=12 // stages)
     with pytest.raises(Stopped):
-        model(**given, progress=stop).fit(X, Y)
-    fitted = model(**given).fit(X, Y)
-    assert len(given["ledger"].runs()) == 1 and given["ledger"].spent("d", "rating") == 4.0
+        model(**given, progress=stop).fit(X, labels_of(ledger=ledger))
+    fitted = model(**given).fit(X, labels_of(ledger=ledger))
+    assert len(ledger.runs()) == 1 and ledger.spent("d", "rating") == 4.0
     whole = model(**given | {"folder": tmp_path / "other"}).fit(X, fitted.noisy_labels_)
     assert [proba.shape for proba in whole.predict_proba(X)] == [(N, 2), (N, 3)]
     if stages == 1:
         np.testing.assert_allclose(fitted.predict_proba(X)[1], whole.predict_proba(X)[1], atol=1e-6)
     with pytest.raises(InvalidInput, match="differs in"):
-        model(**given | {"epsilon": 3.0}).fit(X, Y)
+        model(**given | {"epsilon": 3.0}).fit(X, labels_of(ledger=ledger))
 
 
 @pytest.mark.parametrize(
-    ("changes", "y", "said"),
+    ("changes", "facts", "said"),
     [
-        ({"module": lambda k: net(6)}, Y, r"outputs of shape \(10, 5\)"),
-        ({"recipe": replace(RECIPE, loss=cross_entropy)}, Y, "loss on log-likelihoods"),
-        ({"recipe": replace(RECIPE, loss=debiased_loss)}, Y, "or likelihood_loss"),
-        ({"recipe": replace(RECIPE, consistency=Consistency())}, Y, "without consistency"),
-        ({"top_k_filter": 2}, Y, "top_k_filter=None"),
-        ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
-        ({"law": COLUMNS.law(1.0)}, Y, "epsilon=4.0"),
-        ({"law": "nothing"}, Y, "law"),
-        ({"epsilon": np.nan}, Y, "epsilon"),
-        ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
-        ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
-        ({"prior": {"clicked": np.ones((N, 3))}}, Y, "column 'clicked'"),
+        ({"module": lambda k: net(6)}, {}, r"outputs of shape \(10, 5\)"),
+        ({"recipe": replace(RECIPE, loss=cross_entropy)}, {}, "loss on log-likelihoods"),
+        ({"recipe": replace(RECIPE, loss=debiased_loss)}, {}, "or likelihood_loss"),
+        ({"recipe": replace(RECIPE, consistency=Consistency())}, {}, "without consistency"),
+        ({"top_k_filter": 2}, {}, "top_k_filter=None"),
+        ({"law": ldp.RandomizedResponse(5, 4.0)}, {}, "6 combinations"),
+        ({"law": COLUMNS.law(1.0)}, {}, "epsilon=4.0"),
+        ({"law": "nothing"}, {}, "law"),
+        ({"epsilon": np.nan}, {}, "epsilon"),
+        ({"prior": np.ones((N, 5))}, {}, "prior of shape"),
+        ({"prior": {"cliked": np.ones((N, 2))}}, {}, "'clicked'"),
+        ({"prior": {"clicked": np.ones((N, 3))}}, {}, "column 'clicked'"),
         (
             {"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")},
-            Y,
+            {},
             "does not read it",
         ),
-        ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
-        ({}, Y["clicked"], "2 columns"),
-        ({}, {name: column[:-1] for name, column in Y.items()}, "inconsistent"),
-        ({}, {"clicked": Y["clicked"]}, "'rating'"),
+        ({"prior": ldp.learn.ClusterPrior()}, {}, "prior of weights"),
+        ({}, {"y": Y["clicked"]}, "2 columns"),
+        ({}, {"y": {name: column[:-1] for name, column in Y.items()}}, "inconsistent"),
+        ({}, {"y": {"clicked": Y["clicked"]}}, "'rating'"),
         (
             {},
-            Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])},
+            {"y": Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}},
             "Column 'rating'.*some label is not",
         ),
-        ({}, Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}, "Column 'rating'"),
-        ({"column": "clicked"}, Y, "under their own names"),
-        ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
-        ({"class_prior": {"rating": [0.5, 0.5]}}, Y, "3 rates above 0"),
         (
-            {"classes": None},
-            np.column_stack([column.astype(object) for column in Y.values()]),
-            "classes=labeldp.LabelColumns",
+            {},
+            {"y": Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}},
+            "Column 'rating'",
+        ),
+        ({}, {"column": "clicked"}, "under their own names"),
+        ({"class_prior": [0.5, 0.5]}, {}, "mapping of label columns"),
+        ({"class_prior": {"rating": [0.5, 0.5]}}, {}, "3 rates above 0"),
+        (
+            {},
+            {
+                "classes": None,
+                "y": np.column_stack([column.astype(object) for column in Y.values()]),
+            },
+            "with their declared classes",
         ),
     ],
 )
-def test_faults_are_found_before_the_charge(ledger, changes, y, said):
+def test_faults_are_found_before_the_charge(ledger, changes, facts, said):
     with pytest.raises(InvalidInput, match=said):
-        model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
+        model(**changes).fit(X, labels_of(**{"ledger": ledger} | facts))
     assert not ledger.exists() or ledger.runs() == []
 
 
@@ -336,19 +333,22 @@ def test_known_rates_hold_the_heads_that_they_are_given_for(ensemble, tmp_path):
     module = (lambda k: Ensemble([net(k), net(k)], sizes=(2, 3))) if ensemble else net
     given = {
         "module": module,
-        "noise": ldp.SeededNoise(0),
         "n_stages": 2,
         "law": COLUMNS.law(4.0, "joint", "auto"),
     }
-    free = model(**given).fit(X, Y)
-    held = model(**given, class_prior={"rating": rates}, folder=tmp_path / "fit").fit(X, Y)
+    free = model(**given).fit(X, labels_of())
+    held = model(**given, class_prior={"rating": rates}, folder=tmp_path / "fit").fit(
+        X, labels_of()
+    )
     heads = held.module_.nets if ensemble else [held.module_]
     shifts = np.stack([each.shift.numpy() for each in heads])
     assert not shifts[:, :2].any() and np.abs(shifts[:, 2:]).min() > 0
     np.testing.assert_allclose(held.predict_proba(X)[1].mean(axis=0), rates, atol=1e-3)
     assert abs(free.predict_proba(X)[1].mean(axis=0)[1] - 0.7) > 0.1
     with pytest.raises(InvalidInput, match="differs in"):
-        model(**given, class_prior={"rating": rates[::-1]}, folder=tmp_path / "fit").fit(X, Y)
+        model(**given, class_prior={"rating": rates[::-1]}, folder=tmp_path / "fit").fit(
+            X, labels_of()
+        )
 
 
 def test_a_head_that_learned_nothing_is_named():
@@ -360,17 +360,11 @@ def test_a_head_that_learned_nothing_is_named():
         TorchRegressor(net).fit(X, noisy())
 
 
-def test_noisy_labels_of_other_columns_are_refused():
-    other = ldp.LabelColumns({"a": ["no", "yes"], "rating": [1, 2, 3]})
-    with pytest.raises(InvalidInput, match="declared classes"):
-        model(classes=other).fit(X, noisy())
-
-
 def test_a_true_number_is_scored_by_its_nearest_point():
     columns = ldp.LabelColumns({"clicked": ["no", "yes"], "paid": ldp.Grid(0, 60, 3)})
     truth = {"clicked": Y["clicked"], "paid": np.clip(30 + 28 * X[:, 2], -5, 65)}
     points = np.array([0, 30, 60])[np.digitize(truth["paid"], [15, 45])]
-    fitted = model(classes=columns, epsilon=8.0, noise=ldp.SeededNoise(0)).fit(X, truth)
+    fitted = model(epsilon=8.0).fit(X, labels_of(truth, classes=columns))
     predicted = fitted.predict(X)
     right = (predicted[:, 0] == truth["clicked"]) & (predicted[:, 1] == points)
     assert fitted.score(X, truth) == right.mean() > 0.3
@@ -379,9 +373,9 @@ def test_a_true_number_is_scored_by_its_nearest_point():
 def test_an_ensemble_averages_each_column_by_itself():
     """With sizes as many heads; without, or with others, nothing is charged."""
     several = lambda sizes: lambda k: Ensemble([net(k) for _ in range(2)], sizes)  # noqa: E731
-    found = model(module=several((2, 3)), noise=ldp.SeededNoise(0)).fit(X, Y)
+    found = model(module=several((2, 3))).fit(X, labels_of())
     for part in found.predict_proba(X):
         np.testing.assert_allclose(part.sum(axis=1), 1, rtol=1e-6)
     assert found.score(X, Y) > 0.5
     with pytest.raises(InvalidInput, match=r"sizes=\(2, 3\)"):
-        model(module=several(()), noise=ldp.SeededNoise(0)).fit(X, Y)
+        model(module=several(())).fit(X, labels_of())

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from tests.deep.datasets import perceptron, separated
+from tests.deep.datasets import closed, perceptron, separated
 from torch import nn
 
 import labeldp as ldp
@@ -33,8 +33,6 @@ def classifier(**settings):
         "n_stages": 2,
         "recipe": QUICK,
         "epsilon": 2.0,
-        "classes": range(K),
-        "noise": ldp.SeededNoise(0),
         "random_state": 0,
     }
     return TorchClassifier(**{"module": perceptron} | defaults | settings)
@@ -58,7 +56,7 @@ def seen(monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_each_stage_learns_from_all_rows_so_far(seen, count):
-    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(X, Y)
+    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(X, closed(Y, K))
     assert [stage.name for stage in model.stages_] == [f"stage-{i + 1}" for i in range(count)]
     drawn = np.cumsum([stage.n_rows for stage in model.stages_])
     assert [len(rows) for _, rows, _, _ in seen] == drawn.tolist()
@@ -73,17 +71,17 @@ def same(a, b, kinds=("weight", "bias")):
 
 def test_a_warm_start_takes_weights_and_statistics_of_the_stage_before(seen):
     net = perceptron()
-    classifier(module=net, recipe=[QUICK, STILL]).fit(X, Y)
+    classifier(module=net, recipe=[QUICK, STILL]).fit(X, closed(Y, K))
     first, second = seen[0][0], seen[1][0]
     assert same(first, net.state_dict()) and not same(second, first)
     assert not torch.allclose(second["layers.0.running_mean"], first["layers.0.running_mean"])
-    model = classifier(module=net, recipe=[QUICK, STILL]).fit(X, Y)
+    model = classifier(module=net, recipe=[QUICK, STILL]).fit(X, closed(Y, K))
     assert same(model.module_.state_dict(), second)  # the second recipe left them alone
 
 
 def test_an_averaged_model_is_what_the_next_stage_starts_from(seen):
     recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32", optimizer="sgd")
-    model = classifier(recipe=[recipe, STILL]).fit(X, Y)
+    model = classifier(recipe=[recipe, STILL]).fit(X, closed(Y, K))
     assert same(seen[1][0], model.module_.state_dict())
     assert all(w.requires_grad for w in model.module_.parameters())
 
@@ -97,7 +95,7 @@ def test_weights_that_were_frozen_stay_frozen():
         recipe=Recipe(
             1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd"
         ),
-    ).fit(X, Y)
+    ).fit(X, closed(Y, K))
     assert [w.requires_grad for w in model.module_.parameters()] == [
         w.requires_grad for w in net.parameters()
     ]
@@ -108,12 +106,12 @@ def test_each_stage_has_its_recipe(seen):
         Recipe(1, 128, loss=cross_entropy, precision="float32"),
         Recipe(3, 64, loss=posterior_loss, alpha=1.0, precision="float32"),
     )
-    model = classifier(recipe=(one, two)).fit(X, Y)
+    model = classifier(recipe=(one, two)).fit(X, closed(Y, K))
     assert [len(each) for each in model.history_] == [1, 3]
     hard, soft = seen[0][2], seen[1][2]
     assert hard.dtype == torch.int64 and isinstance(soft, Form)
     # a prior could not help: one stage, and its recipe
-    only = classifier(recipe=(one, two), law="subset").fit(X, Y)
+    only = classifier(recipe=(one, two), law="subset").fit(X, closed(Y, K))
     assert [len(each) for each in only.history_] == [1]
 
 
@@ -126,7 +124,7 @@ def side_of(model):
 
 def test_the_temperature_sharpens_or_flattens_the_prior():
     flat, plain, sharp = (
-        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(X, Y))
+        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(X, closed(Y, K)))
         for t in (1e9, 1.0, 1e-9)
     )
     # no class is likelier than another: all are candidates, in every row
@@ -143,7 +141,7 @@ def test_the_prior_is_the_model_so_far(monkeypatch, seen):
         "prior_of",
         lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows),
     )
-    classifier(n_stages=3).fit(X, Y)
+    classifier(n_stages=3).fit(X, closed(Y, K))
     assert [model.number for model, _ in asked] == [1, 2]
     for (_, rows), (_, before, _, _) in zip(asked, seen, strict=False):
         assert not set(rows) & set(before)  # the model has seen no label of these rows
@@ -156,7 +154,9 @@ def test_a_given_prior_is_mixed_into_later_stages_by_its_weight():
     given[:, 1] = 1.0
     given[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
     sides = {
-        w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, Y))
+        w: side_of(
+            classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, closed(Y, K))
+        )
         for w in (0.5, 1.0)
     }
     assert len(np.unique(sides[1.0], axis=0)) == 2  # class 1 alone, or all of them
@@ -166,10 +166,14 @@ def test_a_given_prior_is_mixed_into_later_stages_by_its_weight():
 def test_a_public_prior_serves_the_first_stage():
     wrong = np.eye(K)[(Y + 1) % K] + 1e-9
     wrong[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
-    told = classifier(prior=wrong, law="rr-with-prior", recipe=STILL).fit(X, Y).noisy_labels_
+    told = (
+        classifier(prior=wrong, law="rr-with-prior", recipe=STILL)
+        .fit(X, closed(Y, K))
+        .noisy_labels_
+    )
     called = (
         classifier(prior=lambda x: wrong[: len(x)], law="rr-with-prior", recipe=STILL)
-        .fit(X, Y)
+        .fit(X, closed(Y, K))
         .noisy_labels_
     )
     assert np.array_equal(told.likelihood(), called.likelihood())
@@ -191,7 +195,6 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
     for prior in (None, np.tile(p, (n, 1))):
         settings = {
             "epsilon": epsilon,
-            "classes": range(k),
             "n_stages": n_stages,
             "prior": prior,
             "random_state": 0,
@@ -205,7 +208,9 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
         found.append(
             np.mean(
                 [
-                    made(noise=ldp.SeededNoise(seed)).fit(X[:n], y[:n]).score(X[n:], y[n:])
+                    made()
+                    .fit(X[:n], closed(y[:n], k, noise=ldp.SeededNoise(seed)))
+                    .score(X[n:], y[n:])
                     for seed in range(3)
                 ]
             )
@@ -214,7 +219,7 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
 
 
 def test_the_filter_leaves_out_what_the_model_does_not_believe(seen):
-    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(X, Y)
+    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(X, closed(Y, K))
     drawn = [stage.n_rows for stage in model.stages_]
     assert len(seen[0][1]) == drawn[0]
     latest = {
@@ -224,9 +229,9 @@ def test_the_filter_leaves_out_what_the_model_does_not_believe(seen):
         for row in block.rows
     }
     assert latest < set(seen[1][1]) and 0.6 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
-    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(X, Y)
+    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(X, closed(Y, K))
     assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
-    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(X, Y)
+    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(X, closed(Y, K))
     assert len(seen[4][1]) == papers.stages_[0].n_rows < len(seen[5][1]) < len(Y)
 
 
@@ -242,7 +247,7 @@ def test_logits_that_become_nan_end_the_fit_before_the_next_draw():
             return logits if self.training or not self.seen else logits * torch.nan
 
     with pytest.raises(ldp.InvalidInput, match="NaN or infinity for"):
-        classifier(module=Fragile()).fit(X, Y)
+        classifier(module=Fragile()).fit(X, closed(Y, K))
 
 
 TWO_PROCESSES = """
@@ -270,16 +275,16 @@ TWO_PROCESSES = """
     y = rng.integers(4, size=600)
     X = (3 * np.eye(4)[y] + rng.normal(size=(600, 4))).astype(np.float32)
     ledger = ldp.Ledger(f"{place}/ledger.db")
-    settings = {"classes": range(4), "dataset": "two", "ledger": ledger, "folder": f"{place}/fit"}
-    settings["device"] = device
-    recipe = Recipe(epochs=1, precision="float32")
-    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
+    facts = {"classes": range(4), "dataset": "two", "column": "label", "ledger": ledger}
+    recipe, settings = Recipe(epochs=1, precision="float32"), {"folder": f"{place}/fit"}
+    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, device=device, **settings)
     y = y if rank == 0 else np.zeros(600, int)  # only the first process may look at raw labels
-    noisy = net.fit(X, y).noisy_labels_
+    labels = ldp.PrivateLabels(y, **facts)
+    noisy = net.fit(X, labels).noisy_labels_
     np.save(f"{place}/likelihood-{rank}.npy", noisy.likelihood())
     np.save(f"{place}/proba-{rank}.npy", net.predict_proba(X))
     try:
-        net.set_params(epsilon=0.5).fit(X, y)
+        net.set_params(epsilon=0.5).fit(X, labels)
     except ldp.InvalidInput as error:
         assert "epsilon" in str(error)
     else:
@@ -325,15 +330,10 @@ def pairs_in_two_stages(seed, n=4000, k=10):
     prior = np.full((k // 2 + 1, k), 0.02 / (k - 2))
     prior[np.arange(k) // 2, np.arange(k)] = 0.49
     prior[-1] = 1 / k
-    half, law, kept = (
-        n // 2,
-        ldp.AutoLaw(k, 1.0),
-        {"classes": range(k), "noise": ldp.SeededNoise(seed)},
-    )
-    first = ldp.privatize(truth[:half], law, **kept, ids=np.arange(half))
-    second = ldp.privatize(
-        truth[half:], law, **kept, prior=prior[place[half:]], ids=np.arange(half, n)
-    )
+    half, law = n // 2, ldp.AutoLaw(k, 1.0)
+    labels = closed(truth, k, ids=np.arange(n), noise=ldp.SeededNoise(seed))
+    first = ldp.privatize(labels.subset(np.arange(half)), law)
+    second = ldp.privatize(labels.subset(np.arange(half, n)), law, prior=prior[place[half:]])
     return np.eye(k // 2 + 1, dtype=np.float32)[place], ldp.concat([first, second])
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 from tests.naming import named
 from torch.utils.data import TensorDataset
 
@@ -197,7 +198,7 @@ def written(folder, way, labels):
         random_state=0,
         folder=folder / "fit",
         progress=told.append,
-    ).fit(X, ldp.PrivateLabels(labels, classes=range(K), noise=ldp.SeededNoise(0)))
+    ).fit(X, closed(labels, K))
     return {"epochs": repr(told).encode()} | {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -245,19 +246,17 @@ def test_a_plan_that_told_what_code_holds_is_refused_without_its_values(tmp_path
     model = TorchClassifier(
         Experiment(PARTS["maker"], LABELS).method,
         recipe=RECIPE,
-        classes=range(K),
-        noise=ldp.SeededNoise(0),
         random_state=0,
         folder=tmp_path / "fit",
     )
-    model.fit(X, LABELS)
+    model.fit(X, closed(LABELS, K))
     plan = json.loads((tmp_path / "fit" / "plan.json").read_text())
     plan["facts"]["maker"]["self"] = {"is": "Experiment", "labels": LABELS.tolist()}
     old = {name: value for name, value in plan.items() if name != "format"}
     for kept in (old, plan):
         (tmp_path / "fit" / "plan.json").write_text(json.dumps(kept))
         with pytest.raises(ldp.InvalidInput, match=r"of format 1|differs in maker\.self") as caught:
-            model.fit(X, LABELS)
+            model.fit(X, closed(LABELS, K))
         assert "[" not in str(caught.value) and "kept 0" not in str(caught.value)
 
 

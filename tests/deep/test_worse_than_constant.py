@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.deep.datasets import closed
 from torch import nn
 
 import labeldp as ldp
@@ -29,7 +30,7 @@ WHO = RNG.integers(USERS, size=(N, 1))
 RATINGS = 1 + RNG.choice(5, p=STARS, size=N)
 TRAINED, REST = slice(0, 9_000), slice(9_000, N)
 MEMORY = Recipe(epochs=20, batch_size=256, rate=0.03, precision="float32")
-SETTINGS = {"validation_fraction": 0.3, "random_state": 0, "noise": ldp.SeededNoise(0)}
+SETTINGS = {"validation_fraction": 0.3, "random_state": 0, "epsilon": 2.0}
 
 
 class Table(nn.Module):
@@ -62,21 +63,19 @@ def silent(fit):
 
 @pytest.mark.parametrize("head", ["logistic", "grid"])
 def test_a_regressor_warns(head):
-    model = TorchRegressor(
-        Table, head=head, recipe=MEMORY, range=ldp.Grid(1, 5, 5), epsilon=2.0, **SETTINGS
-    )
+    model = TorchRegressor(Table, head=head, recipe=MEMORY, **SETTINGS)
     with pytest.warns(
         MisfitWarning, match=r"worse than a constant, the mean: .* patience and validation_fraction"
     ):
-        model.fit(WHO, RATINGS)
+        model.fit(WHO, closed(RATINGS, range=(1, 5), points=5))
     assert model.estimated_rmse_.low > model.baseline_rmse_.value
 
 
 def test_a_classifier_warns_once_whatever_the_number_of_stages():
     def fitted(**more):
-        return TorchClassifier(
-            Table, recipe=MEMORY, classes=range(1, 6), epsilon=2.0, **SETTINGS | more
-        ).fit(WHO, RATINGS)
+        return TorchClassifier(Table, recipe=MEMORY, **SETTINGS | more).fit(
+            WHO, closed(RATINGS, classes=range(1, 6))
+        )
 
     for more in ({}, {"n_stages": 2}):
         with pytest.warns(
@@ -125,14 +124,14 @@ def test_a_net_that_learns_is_not_warned_of():
     X = RNG.normal(size=(2_000, 3)).astype(np.float32)
     y = np.clip(2 * X[:, 0], -3, 3)
     silent(
-        lambda: TorchClassifier(
-            lambda k: Mlp(3, k, (16,)), classes=[False, True], epsilon=2.0, **SETTINGS
-        ).fit(X, y > 0)
+        lambda: TorchClassifier(lambda k: Mlp(3, k, (16,)), **SETTINGS).fit(
+            X, closed(y > 0, classes=[False, True])
+        )
     )
     silent(
-        lambda: TorchRegressor(
-            lambda k: Mlp(3, k, (16,)), range=(-3, 3), epsilon=2.0, **SETTINGS
-        ).fit(X, y)
+        lambda: TorchRegressor(lambda k: Mlp(3, k, (16,)), **SETTINGS).fit(
+            X, closed(y, range=(-3, 3))
+        )
     )
 
 

@@ -16,6 +16,7 @@ from tests.contract import test_ledger, test_ledger_parts, test_ledger_processes
 from tests.contract.test_ledger import charge, kept
 from tests.engines import postgres
 
+from labeldp import PrivateLabels
 from labeldp.custody import privatize
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
 from labeldp.laws import LabelColumns
@@ -98,9 +99,7 @@ def test_one_charge_on_several_columns_is_in_the_account_of_each(ledger: Ledger)
     columns = LabelColumns({"a": [0, 1], "b": [0, 1, 2]})
     labels = {"a": [0, 1, 1, 0], "b": [2, 1, 0, 1]}
     noisy = privatize(
-        PrivateLabels(
-            labels, classes=columns, dataset="d", column="label", ids=range(4), ledger=ledger
-        ),
+        PrivateLabels(labels, classes=columns, dataset="d", ids=range(4), ledger=ledger),
         columns.law(1.0),
     )
     assert [ledger.spent("d", name) for name in ("a", "b")] == [1.0, 1.0]

@@ -109,21 +109,22 @@ def test_a_file_whose_epsilon_or_classes_do_not_fit_the_matrix_is_refused():
 
 
 def test_nothing_is_drawn_or_charged_by_a_channel(ledger):
-    given = {"dataset": "answers", "ledger": ledger}
-    labels = np.arange(100) % 2
     for m in (1, 3):
-        unit = None if m == 1 else np.arange(100) // 3
-        with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
-            ldp.privatize(labels, SQUARE, classes=[0, 1], unit=unit, max_rows_per_unit=m, **given)
-        model = ldp.LabelDPClassifier(
-            law=SQUARE, epsilon=SQUARE.epsilon, classes=[0, 1], max_rows_per_unit=m, **given
+        labels = ldp.PrivateLabels(
+            np.arange(100) % 2,
+            classes=[0, 1],
+            dataset="answers",
+            column="label",
+            unit=None if m == 1 else np.arange(100) // 3,
+            max_rows_per_unit=m,
+            ledger=ledger,
         )
         with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
-            model.fit(np.zeros((100, 1)), labels, unit=unit)
-    with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
-        ldp.LabelDPClassifier(law="channel", classes=[0, 1], **given).fit(
-            np.zeros((100, 1)), labels
-        )
+            ldp.privatize(labels, SQUARE)
+        for law in (SQUARE, "channel"):
+            model = ldp.LabelDPClassifier(law=law, epsilon=SQUARE.epsilon)
+            with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
+                model.fit(np.zeros((100, 1)), labels)
     with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
         ldp.ReleaseSpec(
             label="bought",

@@ -115,7 +115,8 @@ def test_one_answer_is_an_unbiased_estimate_of_any_function_of_the_number(epsilo
     prior = rng.dirichlet(np.ones(k), n)
     prior[: n // 2] = 1.0
     losses = (np.arange(k) - rng.uniform(0, k, n)[:, None]) ** 2
-    noisy = ldp.privatize(labels, ldp.Threshold(k, epsilon), prior=prior, noise=ldp.SeededNoise(3))
+    values = ldp.PrivateLabels(labels, classes=range(k), noise=ldp.SeededNoise(3))
+    noisy = ldp.privatize(values, ldp.Threshold(k, epsilon), prior=prior)
     assert noisy.invertible.all() and len(noisy.measurable.blocks) == 1
     off = noisy.debias(losses) - losses[np.arange(n), labels]
     for part in (off[: n // 2], off[n // 2 :]):

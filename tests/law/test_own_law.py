@@ -57,6 +57,10 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
     return ldp.Ledger(tmp_path / "ledger.db")
 
 
+def private(y: Any = LABELS, **facts: Any) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(y, **{"classes": range(7), "dataset": "a", "column": "label"} | facts)
+
+
 def visits(path: Path) -> Path:
     lines = [
         f"{i},{x:.4f},{y:.4f},{DAYS[day]}"
@@ -152,12 +156,9 @@ def test_what_a_command_refuses(tmp_path: Path, examples: None, law: str, messag
 def test_its_name_is_known_everywhere_in_python(
     tmp_path: Path, ledger: ldp.Ledger, wheel: Any
 ) -> None:
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=2.0, classes=range(7), law="wheel", dataset="a", ledger=ledger
-    )
-    assert {
-        block.law for block in model.fit(X, LABELS, ids=np.arange(1200)).noisy_labels_.blocks
-    } == {wheel(7, 2.0)}
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, law="wheel")
+    model.fit(X, private(ids=np.arange(1200), ledger=ledger))
+    assert {block.law for block in model.noisy_labels_.blocks} == {wheel(7, 2.0)}
     spec = ldp.ReleaseSpec(
         "day", DAYS, 2.0, law="wheel", id="visit", unit="visit", max_rows_per_unit=2, dataset="b"
     )
@@ -177,7 +178,7 @@ def test_its_name_is_known_everywhere_in_python(
     assert code == 0 and "wheel" in said
     with pytest.raises(ldp.InvalidInput, match="does not read it"):
         ldp.LabelDPClassifier(LogisticRegression(), law="wheel", prior=np.ones((1200, 7))).fit(
-            X, ldp.PrivateLabels(LABELS, classes=range(7))
+            X, private()
         )
     with pytest.raises(ldp.InvalidInput, match="uses the prior"):
         ldp.ReleaseSpec("day", DAYS, 2.0, law="wheel", prior=DAYS)
@@ -188,31 +189,15 @@ def test_its_name_is_known_everywhere_in_python(
 def test_a_net_is_trained_by_its_name(ledger: ldp.Ledger, wheel: Any) -> None:
     net = ldp.deep.models.Mlp(2, 7, (8,))
     model = ldp.deep.TorchClassifier(
-        net,
-        epsilon=2.0,
-        classes=range(7),
-        law="wheel",
-        dataset="a",
-        ledger=ledger,
-        recipe=ldp.deep.Recipe(epochs=1),
-    )
-    assert wheel(7, 2.0) in {
-        block.law for block in model.fit(X.astype(np.float32), LABELS).noisy_labels_.blocks
-    }
+        net, epsilon=2.0, law="wheel", recipe=ldp.deep.Recipe(epochs=1)
+    ).fit(X.astype(np.float32), private(ledger=ledger))
+    assert wheel(7, 2.0) in {block.law for block in model.noisy_labels_.blocks}
 
 
 def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp.Ledger) -> None:
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(),
-        epsilon=1.0,
-        classes=range(7),
-        law="subset:3",
-        dataset="a",
-        ledger=ledger,
-    )
-    assert {block.law for block in model.fit(X, LABELS).noisy_labels_.blocks} == {
-        ldp.SubsetSelection(7, 1.0, 3)
-    }
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law="subset:3")
+    model.fit(X, private(ledger=ledger))
+    assert {block.law for block in model.noisy_labels_.blocks} == {ldp.SubsetSelection(7, 1.0, 3)}
     assert parse_law("rr-top-k:3") == (ldp.RRTopK, {"k": 3})
     assert parse_law("cluster-rr:0.05") == (ldp.ClusterRR, {"floor": 0.05})
     assert parse_law("prior-bins:information") == (PriorBins, {"criterion": "information"})
@@ -240,10 +225,7 @@ def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp
     ):
         with pytest.raises(ldp.InvalidInput):
             ldp.LabelDPClassifier(LogisticRegression(), law=text).fit(
-                X,
-                ldp.PrivateLabels(
-                    LABELS, classes=range(7), dataset="b", column="label", ledger=ledger
-                ),
+                X, private(dataset="b", ledger=ledger)
             )
         with pytest.raises(ldp.InvalidInput):
             ldp.ReleaseSpec("day", DAYS, 1.0, law=text)
@@ -311,21 +293,15 @@ def test_what_costs_more_than_it_claims_is_refused_before_the_charge(
     planted: Any, n_classes: int, tmp_path: Path, ledger: ldp.Ledger, wheel: Any
 ) -> None:
     law = planted(wheel)(n_classes, 1.0)
-    labels, classes = LABELS, range(n_classes)
+    labels = private(classes=range(n_classes), ledger=ledger)
     source, expected = (
         visits(tmp_path / "visits.csv"),
         pytest.raises(ldp.InvalidInput, match=r"contract|registered"),
     )
     with expected:
-        ldp.privatize(
-            ldp.PrivateLabels(labels, classes=classes, dataset="a", column="label", ledger=ledger),
-            law,
-        )
+        ldp.privatize(labels, law)
     with expected:
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law).fit(
-            X,
-            ldp.PrivateLabels(labels, classes=classes, dataset="a", column="label", ledger=ledger),
-        )
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law).fit(X, labels)
     declared = [*DAYS, *map(str, range(n_classes - 7))]
     with expected:
         ldp.release(
@@ -354,28 +330,17 @@ def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(
         def _words(self) -> Any:
             return wheel(self.n_classes, 2.0)._words
 
-    units = np.arange(1200) // 2
+    labels = private(unit=np.arange(1200) // 2, max_rows_per_unit=2, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="contract"):
-        ldp.privatize(
-            LABELS, Stubborn(7, 2.0), unit=units, max_rows_per_unit=2, dataset="a", ledger=ledger
-        )
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(),
-        epsilon=2.0,
-        classes=range(7),
-        law="planted",
-        max_rows_per_unit=2,
-        dataset="a",
-        ledger=ledger,
-    )
+        ldp.privatize(labels, Stubborn(7, 2.0))
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, law="planted")
     with pytest.raises(ldp.InvalidInput, match="contract"):
-        model.fit(X, LABELS, unit=units)
+        model.fit(X, labels)
     assert list(ledger.runs()) == []
 
 
 def test_a_run_that_is_open_draws_by_no_law_that_lies(wheel: Any) -> None:
-    labels = ldp.PrivateLabels(LABELS, classes=range(7))
-    with open_run(labels, epsilon=1.0, laws={}) as run:
+    with open_run(private(), epsilon=1.0, laws={}) as run:
         with pytest.raises(ldp.InvalidInput, match="contract"):
             run.privatize(np.arange(1200), louder(wheel)(7, 1.0))
         assert len(run.privatize(np.arange(1200), wheel(7, 1.0))) == 1200
@@ -413,12 +378,7 @@ def test_a_law_keeps_the_name_that_it_was_registered_by(
     law = wheel(7, 1.0)
     monkeypatch.setattr(wheel, "name", "other")
     with pytest.raises(ldp.InvalidInput, match="registered"):
-        ldp.privatize(
-            ldp.PrivateLabels(
-                LABELS, classes=range(law.n_classes), dataset="a", column="label", ledger=ledger
-            ),
-            law,
-        )
+        ldp.privatize(private(ledger=ledger), law)
     with pytest.raises(ldp.InvalidInput, match="keep the name"):
         ldp.ReleaseSpec("day", DAYS, 1.0, law="wheel")
     assert list(ledger.runs()) == []
@@ -467,39 +427,32 @@ def test_a_law_that_rounds_epsilon_up_breaks_the_contract(rounding: Any) -> None
         check_law(rounding(7, 1.0))
 
 
+UNITS = {"unit": np.arange(1200) // 5, "max_rows_per_unit": 5}
+
+
 def _by_privatize(law: Any, folder: Path, **facts: Any) -> None:
-    ldp.privatize(LABELS, law(7, 1.0), unit=np.arange(1200) // 5, max_rows_per_unit=5, **facts)
+    ldp.privatize(private(**UNITS, **facts), law(7, 1.0))
 
 
 def _by_an_estimator_with_units(law: Any, folder: Path, **facts: Any) -> None:
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(),
-        epsilon=1.0,
-        classes=range(7),
-        law=law(7, 1.0),
-        max_rows_per_unit=5,
-        **facts,
-    )
-    model.fit(X, LABELS, unit=np.arange(1200) // 5)
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law(7, 1.0))
+    model.fit(X, private(**UNITS, **facts))
 
 
 def _by_stages_of_an_estimator(law: Any, folder: Path, **facts: Any) -> None:
-    settings = {"law": law.name, "n_stages": 2, "max_rows_per_unit": 5} | facts
-    ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=range(7), **settings).fit(
-        X, LABELS, unit=np.arange(1200) // 5
-    )
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law.name, n_stages=2)
+    model.fit(X, private(**UNITS, **facts))
 
 
 def _by_an_estimator(law: Any, folder: Path, **facts: Any) -> None:
-    ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=1.25, classes=range(7), law=law.name, **facts
-    ).fit(X, LABELS)
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.25, law=law.name)
+    model.fit(X, private(**facts))
 
 
 def _by_several_columns(law: Any, folder: Path, **facts: Any) -> None:
     columns = ldp.LabelColumns({"day": range(7), "half": [0, 1]})
-    labels = np.column_stack([LABELS, LABELS % 2])
-    ldp.privatize(labels, columns.law(1.5, "equal", (law.name, "rr")), classes=columns, **facts)
+    labels = ldp.PrivateLabels(np.column_stack([LABELS, LABELS % 2]), classes=columns, **facts)
+    ldp.privatize(labels, columns.law(1.5, "equal", (law.name, "rr")))
 
 
 def _by_release_with_units(law: Any, folder: Path, ledger: ldp.Ledger, dataset: str) -> None:

@@ -69,7 +69,9 @@ def test_the_gradient_is_that_of_the_likelihood(k, law):
     }
     prior = rng.dirichlet(np.ones(k), 30) if law == "auto" else None
     noisy = ldp.privatize(
-        rng.integers(k, size=30), laws[law], prior=prior, noise=ldp.SeededNoise(0)
+        ldp.PrivateLabels(rng.integers(k, size=30), classes=range(k), noise=ldp.SeededNoise(0)),
+        laws[law],
+        prior=prior,
     )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = rng.normal(size=30) if k == 2 else rng.normal(size=(30, k))
@@ -223,14 +225,10 @@ def test_columns_of_categories_and_gaps_are_the_librarys(library):
     frame["kind"] = pd.Categorical(np.where(X[:, 4] > 0, "high", "low"))
     frame.loc[::7, "a"] = np.nan
     settings = {"enable_categorical": True} if library == "xgboost" else {}
-    model = ldp.LabelDPClassifier(
-        LIBRARIES[library](**settings),
-        epsilon=4.0,
-        classes=[0, 1],
-        noise=ldp.SeededNoise(0),
-        random_state=0,
+    model = ldp.LabelDPClassifier(LIBRARIES[library](**settings), epsilon=4.0, random_state=0).fit(
+        frame, ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0))
     )
-    assert model.fit(frame, y).score(frame, y) > 0.75
+    assert model.score(frame, y) > 0.75
 
 
 @each
@@ -289,7 +287,10 @@ def test_trees_see_four_columns_or_all_where_there_are_fewer(library):
     random = np.random.default_rng(0)
     X = random.normal(size=(4000, 2))
     y = np.digitize(X @ [1, 0.5], [-1, 0, 1])
-    noisy = ldp.privatize(y[:2000], ldp.AutoLaw(4, 2.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ldp.PrivateLabels(y[:2000], classes=range(4), noise=ldp.SeededNoise(0)),
+        ldp.AutoLaw(4, 2.0),
+    )
     model = ldp.LabelDPClassifier(LIBRARIES[library](), random_state=0).fit(X[:2000], noisy)
     assert model.score(X[2000:], y[2000:]) > 0.88  # one column alone tells far less
 
@@ -355,17 +356,17 @@ def test_xgboost_takes_labels_of_which_noise_left_a_class_out(steps, correction,
     X, y, _, _ = table(2, 600)
     ledger, inner = ldp.Ledger(tmp_path / "ledger.db"), LIBRARIES["xgboost"](n_estimators=20)
     model = make_pipeline(*steps, inner) if steps else inner
-    settings = {
-        "correction": correction,
-        "classes": ["a", "b", "c"],
-        "dataset": "d",
-        "ledger": ledger,
-    }
-    fitted = ldp.LabelDPClassifier(model, epsilon=20.0, law="rr", random_state=0, **settings).fit(
-        X, np.array(["a", "c"])[y]
+    names = np.array(["a", "c"])[y]
+    fitted = ldp.LabelDPClassifier(
+        model, epsilon=20.0, law="rr", random_state=0, correction=correction
+    ).fit(
+        X,
+        ldp.PrivateLabels(
+            names, classes=["a", "b", "c"], dataset="d", column="class", ledger=ledger
+        ),
     )
     assert set(fitted.noisy_labels_.hard()) == {"a", "c"} and len(list(ledger.runs())) == 1
-    assert fitted.score(X, np.array(["a", "c"])[y]) > 0.9
+    assert fitted.score(X, names) > 0.9
     p = fitted.predict_proba(X)
     assert p.shape == (600, 3) and (p[:, 1] < 0.01).all() and np.allclose(p.sum(axis=1), 1)
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), p)
@@ -511,13 +512,7 @@ def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> Non
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_no_rounds_are_refused_before_the_charge(library, ledger):
     X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
-    model = ldp.LabelDPClassifier(
-        LIBRARIES[library](n_estimators=0),
-        epsilon=1.0,
-        classes=range(3),
-        dataset="people",
-        ledger=ledger,
-    )
+    labels = ldp.PrivateLabels(y, classes=range(3), dataset="people", column="class", ledger=ledger)
     with pytest.raises(ldp.InvalidInput):
-        model.fit(X, y)
+        ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=0), epsilon=1.0).fit(X, labels)
     assert ledger.spent("people") == 0

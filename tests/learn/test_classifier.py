@@ -38,10 +38,19 @@ X, Y = make_blobs(
 
 
 def classifier(estimator=None, **settings):
-    defaults = {"epsilon": 1.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
     return ldp.LabelDPClassifier(
-        GaussianNB() if estimator is None else estimator, **defaults | settings
+        GaussianNB() if estimator is None else estimator,
+        **{"epsilon": 1.0, "random_state": 0} | settings,
     )
+
+
+def seeded(y=Y, **facts):
+    return ldp.PrivateLabels(y, **{"classes": range(K), "noise": ldp.SeededNoise(0)} | facts)
+
+
+def charged(ledger, y=Y, **facts):
+    given = {"classes": range(K), "dataset": "people", "column": "class", "ledger": ledger}
+    return ldp.PrivateLabels(y, **given | facts)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +76,17 @@ def classifier(estimator=None, **settings):
     ids=str,
 )
 def test_every_way_of_learning_finds_the_classes(settings):
-    model = classifier(**settings).fit(X, Y)
+    model = classifier(**settings).fit(X, seeded())
     assert model.score(X, Y) > 0.9
 
 
 def test_the_published_recipes_are_one_line():
-    first = classifier(
-        law="rr-with-prior", correction="none", n_stages=1, validation_fraction=0
-    ).fit(X, Y)
-    second = classifier(
-        law="rr-with-prior", correction="none", n_stages=2, validation_fraction=0
-    ).fit(X, Y)
+    first, second = (
+        classifier(
+            law="rr-with-prior", correction="none", n_stages=n_stages, validation_fraction=0
+        ).fit(X, seeded())
+        for n_stages in (1, 2)
+    )
     assert [stage.name for stage in second.stages_] == ["stage-1", "stage-2"]
     assert {block.law for block in first.noisy_labels_.blocks} == {ldp.RRWithPrior(K, 1.0)}
     # what the prior is for
@@ -101,9 +110,9 @@ def test_classes_that_the_model_has_lost_are_told():
         LostClassWarning,
         match=r"The model gives hardly any probability to 0, 1, 3, 4, .*not drawn again",
     ):
-        classifier(blind, correction="none", epsilon=3.0).fit(X, Y)
+        classifier(blind, correction="none", epsilon=3.0).fit(X, seeded())
     weights = (Y == 2).astype(float)  # the model is told to learn this class alone
-    classifier(blind, correction="none", epsilon=3.0).fit(X, Y, sample_weight=weights)
+    classifier(blind, correction="none", epsilon=3.0).fit(X, seeded(), sample_weight=weights)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
@@ -116,38 +125,34 @@ def test_a_class_that_does_not_occur_is_not_called_lost_however_wrong_the_model(
     X = np.random.default_rng(0).normal(size=(8000, 4))
     # which a line cannot tell, and this model is sure of it all the same
     y = np.digitize(X[:, 0] * X[:, 1] + 0.5 * X[:, 2], [-0.4, 0.4])
-    classifier(RidgeClassifier(), correction=correction, epsilon=epsilon).fit(X, y)
+    classifier(RidgeClassifier(), correction=correction, epsilon=epsilon).fit(X, seeded(y))
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, np.nan, "half", True])
 def test_a_weight_of_the_prior_is_between_0_and_1(wrong):
     with pytest.raises(ldp.InvalidInput, match="prior_weight"):
-        classifier(n_stages=2, prior=np.ones((len(X), K)), prior_weight=wrong).fit(X, Y)
+        classifier(n_stages=2, prior=np.ones((len(X), K)), prior_weight=wrong).fit(X, seeded())
 
 
 def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
-    asked = {
-        "noise": None,
-        "ledger": ledger,
-        "dataset": "people",
-        "n_stages": 2,
-        "law": "rr-with-prior",
-    }
+    asked = classifier(n_stages=2, law="rr-with-prior", prior_weight=0.5)
     with pytest.raises(ldp.InvalidInput, match=r"Expected prior= with prior_weight=0\.5"):
-        classifier(**asked, prior_weight=0.5).fit(X, Y)
+        asked.fit(X, charged(ledger))
     assert not ledger.runs()
     # a repeat is free, another weight is another draw
     for weight, runs in ((0.0, 1), (0.0, 1), (0.5, 2), (0.5, 2), (0.25, 3)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            classifier(**asked, prior=biased(Y), prior_weight=weight).fit(X, Y)
+            asked.set_params(prior=biased(Y), prior_weight=weight).fit(X, charged(ledger))
         assert len(ledger.runs()) == runs
-    assert ledger.spent("people", "label") == 3.0
+    assert ledger.spent("people", "class") == 3.0
 
 
 def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1():
-    model = classifier(law="rr-with-prior", n_stages=2, prior=biased(Y), prior_weight=1.0).fit(X, Y)
+    model = classifier(law="rr-with-prior", n_stages=2, prior=biased(Y), prior_weight=1.0).fit(
+        X, seeded()
+    )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
     # class 1 and no other
     assert len(np.unique(block.side["candidates"][block.side["size"] < K], axis=0)) == 1
@@ -156,7 +161,7 @@ def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1():
 
 def test_random_state_never_drives_noise_or_partition():
     first, second = (
-        classifier(n_stages=2, random_state=seed).fit(X, Y).noisy_labels_ for seed in (0, 1)
+        classifier(n_stages=2, random_state=seed).fit(X, seeded()).noisy_labels_ for seed in (0, 1)
     )
     assert np.array_equal(
         first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows]
@@ -165,20 +170,14 @@ def test_random_state_never_drives_noise_or_partition():
         block.rows.tolist() for block in second.blocks
     ]
     fresh = [
-        classifier(n_stages=2, noise=None, random_state=0)
-        .fit(X, Y)
-        .noisy_labels_.blocks[0]
-        .rows.tolist()
+        classifier(n_stages=2).fit(X, seeded(noise=None)).noisy_labels_.blocks[0].rows.tolist()
         for _ in range(2)
     ]
     assert fresh[0] != fresh[1]
 
 
 def test_noisy_labels_cost_nothing_and_score_without_truth():
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
-        ldp.SubsetSelection(K, 2.0),
-    )
+    noisy = ldp.privatize(seeded(noise=ldp.SeededNoise(1)), ldp.SubsetSelection(K, 2.0))
     model = classifier().fit(X[:1500], noisy[:1500])
     assert model.privacy_ == noisy.privacy
     assert model.stages_ == ()
@@ -186,10 +185,7 @@ def test_noisy_labels_cost_nothing_and_score_without_truth():
 
 
 def test_grid_search_on_noisy_labels():
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
-        ldp.RandomizedResponse(K, 2.0),
-    )
+    noisy = ldp.privatize(seeded(noise=ldp.SeededNoise(1)), ldp.RandomizedResponse(K, 2.0))
     grid = {"estimator__var_smoothing": [1e-9, 100.0]}
     for scoring in (
         None,
@@ -206,55 +202,49 @@ def test_grid_search_on_noisy_labels():
 
 
 def test_a_repeated_fit_is_not_charged_again(ledger):
-    model = classifier(noise=None, ledger=ledger, dataset="people")
-    first = model.fit(X, Y)
-    outputs, spent = first.noisy_labels_.likelihood(), ledger.spent("people", "label")
-    second = clone(model).fit(X, Y)
+    model = classifier()
+    first = model.fit(X, charged(ledger))
+    outputs, spent = first.noisy_labels_.likelihood(), ledger.spent("people", "class")
+    second = clone(model).fit(X, charged(ledger))
     assert np.array_equal(outputs, second.noisy_labels_.likelihood())
-    assert ledger.spent("people", "label") == spent == 1.0
+    assert ledger.spent("people", "class") == spent == 1.0
     assert second.privacy_.recorded
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(epsilon=0.5).fit(X, Y)
+        clone(model).set_params(epsilon=0.5).fit(X, charged(ledger))
 
 
 def test_priors_are_used_by_the_first_stage():
     sharp = np.full((len(Y), K), 0.01)
     sharp[np.arange(len(Y)), (Y + (np.arange(len(Y)) % 2)) % K] = 1.0
     sharp[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
-    given = classifier(law="rr-with-prior", n_stages=1, prior=sharp, validation_fraction=0).fit(
-        X, Y
+    given, called = (
+        classifier(law="rr-with-prior", n_stages=1, prior=prior, validation_fraction=0).fit(
+            X, seeded()
+        )
+        for prior in (sharp, lambda X: sharp)
     )
-    called = classifier(
-        law="rr-with-prior", n_stages=1, prior=lambda X: sharp, validation_fraction=0
-    ).fit(X, Y)
     assert np.array_equal(given.noisy_labels_.hard(), called.noisy_labels_.hard())
     # a prior this sharp leaves one candidate
     assert 0.4 < (given.noisy_labels_.hard() == Y).mean() < 0.65
     with pytest.raises(ldp.InvalidInput, match="does not read it"):
-        classifier(law="rr", prior=sharp).fit(X, Y)
+        classifier(law="rr", prior=sharp).fit(X, seeded())
     with pytest.raises(ldp.InvalidInput, match="shape"):
-        classifier(prior=sharp[:, :2]).fit(X, Y)
+        classifier(prior=sharp[:, :2]).fit(X, seeded())
 
 
 @pytest.mark.filterwarnings("ignore::labeldp.errors.UnmeasuredWarning")  # five rows
 def test_a_score_on_rows_that_were_learned_from_warns():
-    model = classifier(law="subset", n_stages=1).fit(X, Y)
+    model = classifier(law="subset", n_stages=1).fit(X, seeded())
     noisy = model.noisy_labels_
     for seen in (noisy, noisy[::3], noisy[-5:]):
         with pytest.warns(SeenRowsWarning, match=f"{len(seen)} of these {len(seen)}"):
             model.score(X[: len(seen)], seen)
-    kept = classifier(law="subset", n_stages=1, options=LearnOptions(refit=False)).fit(X, Y)
+    kept = classifier(law="subset", n_stages=1, options=LearnOptions(refit=False)).fit(X, seeded())
     parts = {block.stage: block.rows for block in kept.noisy_labels_.blocks}
     kept.score(X[parts["validation"]], kept.noisy_labels_[parts["validation"]])
     half = classifier().fit(X[:1000], noisy[:1000])
     half.score(X[1000:], noisy[1000:])
-    half.score(
-        X,
-        ldp.privatize(
-            ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(5)),
-            ldp.SubsetSelection(K, 1.0),
-        ),
-    )
+    half.score(X, ldp.privatize(seeded(noise=ldp.SeededNoise(5)), ldp.SubsetSelection(K, 1.0)))
 
 
 @pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf], ids=str)
@@ -266,9 +256,7 @@ def test_a_prior_that_is_none_is_refused_before_the_charge(ledger, law, given, w
     weights = np.ones((len(Y), K))
     weights[7, 1] = weight
     with pytest.raises(ldp.InvalidInput, match="row 7 first"):
-        classifier(prior=given(weights), law=law, noise=None, ledger=ledger, dataset="people").fit(
-            X, Y
-        )
+        classifier(prior=given(weights), law=law).fit(X, charged(ledger))
     assert not ledger.runs()
 
 
@@ -287,55 +275,43 @@ def test_a_prior_that_is_none_is_refused_before_the_charge(ledger, law, given, w
         ({"stage_sizes": (1, float("nan")), "n_stages": 2}, "stage_sizes"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"validation_fraction": 0.999}, r"at least 20 rows to learn from, got about \d+ of \d+"),
-        ({"classes": range(K - 1)}, "row"),
     ],
     ids=str,
 )
 def test_what_is_refused(settings, message):
     with pytest.raises(ldp.InvalidInput, match=message):
-        classifier(**settings).fit(X, Y)
+        classifier(**settings).fit(X, seeded())
 
 
 def test_classes_read_off_labels_warn_and_every_guarantee_says_so():
     with pytest.warns(ldp.DomainLeakWarning):
-        model = classifier(classes="infer").fit(X, Y)
+        labels = seeded(classes="infer")
+    model = classifier().fit(X, labels)
     assert model.privacy_.except_for == "which classes occur"
     assert "except_for='which classes occur'" in repr(model.privacy_)
-    with pytest.warns(ldp.DomainLeakWarning):
-        asked = classifier(classes="infer", prior=ClusterPrior(n_clusters=4)).fit(X, Y)
+    asked = classifier(prior=ClusterPrior(n_clusters=4)).fit(X, labels)
     assert asked.prior_.answer.privacy.except_for == "which classes occur"
     # noisy labels bring their classes
-    again = classifier(classes="infer").fit(X, model.noisy_labels_)
+    again = classifier().fit(X, model.noisy_labels_)
     assert again.privacy_ == model.privacy_
-    assert classifier().fit(X, Y).privacy_.except_for == ""
+    assert classifier().fit(X, seeded()).privacy_.except_for == ""
 
 
-def test_undeclared_classes_are_refused_before_a_charge(ledger):
+def test_undeclared_classes_are_refused():
     names = np.array(["no", "yes", "maybe", "never"])[np.unique(Y, return_inverse=True)[1] % 4]
     for labels in (Y, Y[0] == Y, Y.astype(float), names, np.array(names, object)):
-        for law in ("auto", "rr"):
-            with pytest.raises(
-                ldp.InvalidInput,
-                match=r"classes that a label can have, got none.*classes=.*classes='infer'",
-            ):
-                classifier(classes=None, noise=None, ledger=ledger, dataset="d", law=law).fit(
-                    X, labels
-                )
-    assert ledger.runs() == []
-    coded = np.unique(Y, return_inverse=True)[1]
-    law = ldp.RandomizedResponse(coded.max() + 1, 2.0)
-    # a law says how many codes there are
-    model = classifier(classes=None, law=law, epsilon=2.0).fit(X, coded)
-    assert list(model.classes_) == list(range(coded.max() + 1)) and model.privacy_.except_for == ""
-    with pytest.raises(ldp.InvalidInput, match="classes that a label can have"):
-        classifier(classes=None, law=law, epsilon=2.0).fit(X, names)
+        with pytest.raises(
+            ldp.InvalidInput,
+            match=r"classes that a label can have, got none.*classes=.*classes='infer'",
+        ):
+            ldp.PrivateLabels(labels)
 
 
 def test_no_warning_depends_on_the_labels(recwarn):
     # as many classes as rows: scikit-learn would warn about these raw labels
     many = [str(i) for i in range(len(X))]
     with pytest.raises(ldp.InvalidInput, match="some label is not"):
-        classifier(classes=["a", "b"]).fit(X, many)
+        seeded(many, classes=["a", "b"])
     assert not [w for w in recwarn if "unique classes" in str(w.message)]
 
 
@@ -347,8 +323,9 @@ def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(
     X = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc"))
     gaps, endless, text = X.mask(X > 2).to_numpy(), X.assign(a=np.inf).to_numpy(), X.assign(a="x")
     declared = {"classes": [0, 1]} if kind is ldp.LabelDPClassifier else {"range": (0, 1)}
-    linear = LogisticRegression() if kind is ldp.LabelDPClassifier else LinearRegression()
+    model = kind(LogisticRegression() if kind is ldp.LabelDPClassifier else LinearRegression())
     ledger, y = ldp.Ledger(tmp_path / "ledger.sqlite"), rng.integers(0, 2, 100)
+    labels = ldp.PrivateLabels(y, **declared, dataset="d", column="class", ledger=ledger)
     faults = (
         (gaps, "SimpleImputer"),
         (endless, "finite"),
@@ -357,9 +334,9 @@ def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(
     )
     for wrong, advice in faults:
         with pytest.raises(ldp.InvalidInput, match=f"Nothing was charged or drawn.*{advice}"):
-            kind(linear, **declared, ledger=ledger, dataset="d").fit(wrong, y)
+            model.fit(wrong, labels)
     assert ledger.runs() == []
-    model = kind(linear, **declared, noise=ldp.SeededNoise(0)).fit(X, y)
+    model.fit(X, ldp.PrivateLabels(y, **declared, noise=ldp.SeededNoise(0)))
     for wrong, advice in (
         (X[["a", "b"]], "feature names should match"),
         (X.mask(X > 2), "contains NaN"),
@@ -376,10 +353,7 @@ def test_mean_probabilities_are_the_known_rates(estimator) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 3))
     y = np.where(X[:, 0] + 0.3 * rng.normal(size=4000) > 1.7, "yes", "no")
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(y, classes=["no", "yes"], noise=ldp.SeededNoise(0)),
-        ldp.RandomizedResponse(2, 1.0),
-    )
+    noisy = ldp.privatize(seeded(y, classes=["no", "yes"]), ldp.RandomizedResponse(2, 1.0))
     means = [
         ldp.LabelDPClassifier(estimator, class_prior=rates, random_state=0)
         .fit(X, noisy)
@@ -425,12 +399,7 @@ def test_catboost_learns_by_expectation_maximisation(
             epsilon=1.0,
             correction=correction,
             random_state=0,
-        ).fit(
-            frame[:2000],
-            ldp.PrivateLabels(
-                names[:2000], classes=list("wxyz")[:n_classes], noise=ldp.SeededNoise(0)
-            ),
-        )
+        ).fit(frame[:2000], seeded(names[:2000], classes=list("wxyz")[:n_classes]))
         proba = model.predict_proba(frame[2000:])
         np.testing.assert_allclose(proba.sum(axis=1), 1)
         loss = float(-np.log(proba[np.arange(1000), y[2000:]]).mean())
@@ -455,25 +424,19 @@ def rare(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_rates_are_asked_for_on_one_bill(tmp_path: Path, estimator: object) -> None:
     X, y = rare()
-    ledger, ids = ldp.Ledger(tmp_path / "ledger.db", budget=2.0), np.arange(len(y))
-    settings = {
-        "epsilon": 2.0,
-        "class_prior": HistogramPrior(0.4),
-        "classes": [0, 1],
-        "ledger": ledger,
-        "dataset": "d",
-        "random_state": 0,
-    }
-    model = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=2.0)
+    labels = charged(ledger, y, classes=[0, 1], ids=np.arange(len(y)))
+    settings = {"epsilon": 2.0, "class_prior": HistogramPrior(0.4), "random_state": 0}
+    model = ldp.LabelDPClassifier(estimator, **settings).fit(X, labels)
     assert [receipt.epsilon for receipt in model.receipts_] == [0.4, 1.6]
-    assert model.privacy_.epsilon == ledger.spent("d", "label") == 2.0
+    assert model.privacy_.epsilon == ledger.spent("people", "class") == 2.0
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {
         1.6
     } and model.noisy_labels_.measurable.evidenced.all()
     assert model.estimated_log_loss_ is not None and model.prior_ is None
     # the same answers, at no cost
-    again = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)
-    assert ledger.spent("d", "label") == 2.0
+    again = ldp.LabelDPClassifier(estimator, **settings).fit(X, labels)
+    assert ledger.spent("people", "class") == 2.0
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
@@ -488,10 +451,11 @@ def test_models_are_held_to_the_rates_of_the_rows_that_were_counted(settings: di
     asks = {
         "epsilon": 401.0,
         "class_prior": HistogramPrior(400.0),
-        "classes": [0, 1],
         "options": LearnOptions(refit=False),
     } | settings
-    model = ldp.LabelDPClassifier(LogisticRegression(), **asks, random_state=0).fit(X, y)
+    model = ldp.LabelDPClassifier(LogisticRegression(), **asks, random_state=0).fit(
+        X, ldp.PrivateLabels(y, classes=[0, 1])
+    )
     held_out = np.concatenate(
         [block.rows for block in model.noisy_labels_.blocks if block.stage == "validation"]
     )
@@ -509,15 +473,10 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
     """Of 2,000 rows none is of class 2; the standard error of a count at epsilon 0.5 is 5.6. Every
     answer of any seed is above it."""
     X, y = rare(2000)
+    asked = classifier(class_prior=HistogramPrior(0.5), correction="em", validation_fraction=0.0)
     for seed in range(5):
-        asks = {
-            "epsilon": 1.0,
-            "class_prior": HistogramPrior(0.5),
-            "classes": [0, 1, 2],
-            "noise": ldp.SeededNoise(seed),
-        }
-        asks |= {"correction": "em", "validation_fraction": 0.0, "random_state": 0}
-        rates = ldp.LabelDPClassifier(GaussianNB(), **asks).fit(X, y)._model.frequencies
+        labels = seeded(y, classes=[0, 1, 2], noise=ldp.SeededNoise(seed))
+        rates = asked.fit(X, labels)._model.frequencies
         assert rates.min() > 5.6 / 2000 * 0.98 and rates.sum() == pytest.approx(1)
 
 
@@ -534,7 +493,6 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
         ({"class_prior": ClusterPrior(epsilon=0.1)}, "got a ClusterPrior"),
         ({"prior": HistogramPrior(0.1), "law": "split"}, "Expected prior=None"),
         ({"correction": "none"}, "correction='none'"),
-        ({"classes": ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})}, "mapping of label columns"),
     ],
     ids=[
         "a sum above 1",
@@ -547,31 +505,29 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
         "clusters",
         "two questions",
         "labels taken as true",
-        "several columns",
     ],
 )
 def test_rates_that_cannot_be_or_cannot_be_asked_for_are_refused_before_a_charge(
     ledger: ldp.Ledger, settings: dict, message: str
 ) -> None:
     X, y = rare(400)
-    given = {
-        "class_prior": HistogramPrior(0.1),
-        "classes": [0, 1],
-        "ledger": ledger,
-        "dataset": "d",
-    } | settings
-    labels = np.column_stack([y, y]) if isinstance(given["classes"], ldp.LabelColumns) else y
+    model = classifier(LogisticRegression(), **{"class_prior": HistogramPrior(0.1)} | settings)
     with pytest.raises(ldp.InvalidInput, match=message):
-        ldp.LabelDPClassifier(LogisticRegression(), **given).fit(X, labels)
+        model.fit(X, charged(ledger, y, classes=[0, 1]))
+    assert not ledger.runs()
+
+
+def test_rates_of_several_columns_are_refused_before_a_charge(ledger: ldp.Ledger) -> None:
+    X, y = rare(400)
+    labels = charged(ledger, {"a": y, "b": y}, classes={"a": [0, 1], "b": [0, 1]}, column=None)
+    with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
+        classifier(LogisticRegression(), class_prior=HistogramPrior(0.1)).fit(X, labels)
     assert not ledger.runs()
 
 
 def test_noisy_labels_are_not_asked_for_rates() -> None:
     X, y = rare(400)
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0)),
-        ldp.RandomizedResponse(2, 1.0),
-    )
+    noisy = ldp.privatize(seeded(y, classes=[0, 1]), ldp.RandomizedResponse(2, 1.0))
     with pytest.raises(ldp.InvalidInput, match="which asks raw labels"):
         ldp.LabelDPClassifier(LogisticRegression(), class_prior=HistogramPrior(0.1)).fit(X, noisy)
 
@@ -602,38 +558,12 @@ class Watching(LogisticRegression):
 def test_a_small_table_is_learned_from_by_one_thread(columns, threads):
     """More threads wait for each other on a busy machine, for longer than the fit takes."""
     X = np.random.default_rng(0).normal(size=(2000, columns))
-    y = (X[:, 0] > 0).astype(int)
+    labels = seeded((X[:, 0] > 0).astype(int), classes=[0, 1])
     Watching.seen.clear()
     with threadpool_limits(2, user_api="openmp"):
         for kind in (ldp.LabelDPClassifier, NoiseCluster):
-            kind(
-                Watching(C=1e-3, max_iter=1000),
-                epsilon=2.0,
-                classes=[0, 1],
-                noise=ldp.SeededNoise(0),
-                random_state=0,
-            ).fit(X, y)
+            kind(Watching(C=1e-3, max_iter=1000), epsilon=2.0, random_state=0).fit(X, labels)
         assert {
             pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"
         } == {2}
     assert Watching.seen == threads
-
-
-def test_labels_of_another_order_by_their_index_are_warned_of_before_the_charge(tmp_path):
-    ledger, frame = ldp.Ledger(tmp_path / "l.db"), pd.DataFrame({"a": np.arange(300.0), "b": 1.0})
-    labels = pd.Series((np.arange(300) >= 150).astype(int), name="ill")
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="d", ledger=ledger
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ldp.errors.LabelDPWarning, match=r"in another order.*y.loc\[X.index\]"):
-            model.fit(frame, labels.sample(frac=1, random_state=0))
-        assert ledger.runs() == []
-        model.fit(frame, labels)
-        # an index that says something else is none of the frame's
-        shifted = labels.set_axis(np.arange(300) + 1)
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0).fit(
-            frame,
-            ldp.PrivateLabels(shifted, classes=[0, 1], dataset="e", column="ill", ledger=ledger),
-        )

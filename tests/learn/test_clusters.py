@@ -41,10 +41,20 @@ MISTAKE = 1e-6  # chance that a test of a random draw fails although all is righ
 
 
 def classifier(prior, estimator=None, **settings):
-    defaults = {"epsilon": 0.5, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
     return ldp.LabelDPClassifier(
-        GaussianNB() if estimator is None else estimator, prior=prior, **defaults | settings
+        GaussianNB() if estimator is None else estimator,
+        prior=prior,
+        **{"epsilon": 0.5, "random_state": 0} | settings,
     )
+
+
+def seeded(y=Y, **facts):
+    return ldp.PrivateLabels(y, **{"classes": range(K), "noise": ldp.SeededNoise(0)} | facts)
+
+
+def charged(ledger, y=Y, **facts):
+    account = {"dataset": "people", "column": "class", "ledger": ledger}
+    return ldp.PrivateLabels(y, **{"classes": range(K)} | account | facts)
 
 
 # Clusters
@@ -91,7 +101,7 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
     prior = find_clusters(X, 6)
     assert len(np.unique(prior.assign(X))) == 2
     model = NoiseCluster(epsilon=1.0, n_clusters=6).fit(
-        X, ldp.PrivateLabels(np.repeat([0, 1], 50), classes=[0, 1], noise=ldp.SeededNoise(0))
+        X, seeded(np.repeat([0, 1], 50), classes=[0, 1])
     )
     assert model.score(X, np.repeat([0, 1], 50)) == 1.0
     assert (model.failure_[model.aggregate_.n_rows == 0] == 0.5).all()
@@ -124,10 +134,9 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
     ids=named,
 )
 def test_what_cannot_be_clustered_is_refused_before_a_charge(settings, message, ledger):
-    with pytest.raises((ValueError, TypeError), match=message):
-        classifier(ClusterPrior(**settings), noise=None, ledger=ledger, dataset="people").fit(X, Y)
-    with pytest.raises((ValueError, TypeError), match=message):
-        NoiseCluster(**settings, classes=range(K), ledger=ledger, dataset="people").fit(X, Y)
+    for model in (classifier(ClusterPrior(**settings)), NoiseCluster(**settings)):
+        with pytest.raises((ValueError, TypeError), match=message):
+            model.fit(X, charged(ledger))
     assert not ledger.runs()
 
 
@@ -152,7 +161,7 @@ def test_what_cannot_be_clustered_is_refused_before_a_charge(settings, message, 
     ids=named,
 )
 def test_a_cluster_prior_learns_at_a_small_epsilon(settings):
-    model = classifier(**{"prior": ClusterPrior()} | settings).fit(X, Y)
+    model = classifier(**{"prior": ClusterPrior()} | settings).fit(X, seeded())
     assert model.score(X, Y) > 0.9
     assert model.prior_.answer.epsilon == np.inf  # seeded
     assert model.prior_.answer.receipt.epsilon + model.noisy_labels_.receipts[0].epsilon <= 0.5
@@ -160,13 +169,11 @@ def test_a_cluster_prior_learns_at_a_small_epsilon(settings):
 
 
 def test_both_charges_are_in_the_ledger_and_add_to_epsilon(ledger):
-    model = classifier(
-        ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
-    ).fit(X, Y)
-    first, second = ledger.runs("people", "label")
+    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1)).fit(X, charged(ledger))
+    first, second = ledger.runs("people", "class")
     assert (first.event["event"], first.epsilon, second.epsilon) == ("aggregate", 0.1, 0.4)
     assert model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
-    assert ledger.spent("people", "label") == ledger.budget_of("people", "label") == 0.5
+    assert ledger.spent("people", "class") == ledger.budget_of("people", "class") == 0.5
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}
 
 
@@ -182,7 +189,9 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
         "validation_fraction": 0,
     }
     by_cluster, by_row = (
-        classifier(ClusterPrior(n_clusters=9, epsilon=0.1, linear=linear), **given).fit(X, y)
+        classifier(ClusterPrior(n_clusters=9, epsilon=0.1, linear=linear), **given).fit(
+            X, seeded(y)
+        )
         for linear in (False, True)
     )
     np.testing.assert_array_equal(by_cluster.prior_.answer.values, by_row.prior_.answer.values)
@@ -196,14 +205,10 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
 
 def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(tmp_path, ledger):
     prior = ClusterPrior(n_clusters=8, epsilon=0.1)
-    model = classifier(
-        prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people"
-    ).fit(X, Y)
+    model = classifier(prior, law="cluster-rr", n_stages=1).fit(X, charged(ledger))
     noisy = model.noisy_labels_
     noisy.save(tmp_path / "noisy.parquet")
-    other = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=None), ldp.RandomizedResponse(K, 0.25)
-    )
+    other = ldp.privatize(seeded(noise=None), ldp.RandomizedResponse(K, 0.25))
     for each in (
         noisy,
         noisy[:10],
@@ -218,35 +223,34 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(tmp_path, ledg
         )
     assert noisy.combine(other).privacy.epsilon == other.combine(noisy).privacy.epsilon == 0.75
     assert clone(model).fit(X, noisy).privacy_ == model.privacy_
-    plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, Y)
+    plain = classifier(None).fit(X, charged(ledger, dataset="others"))
     assert not plain.noisy_labels_.behind
     assert plain.privacy_ == plain.noisy_labels_.privacy
 
 
 def test_a_repeat_is_not_charged_and_gets_what_was_stored(ledger):
-    model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people")
-    first, second = clone(model).fit(X, Y), clone(model).fit(X, Y)
+    model, labels = classifier(ClusterPrior(n_clusters=8)), charged(ledger)
+    first, second = clone(model).fit(X, labels), clone(model).fit(X, labels)
     assert np.array_equal(first.prior_.answer.values, second.prior_.answer.values)
     assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
-    assert ledger.spent("people", "label") == 0.5
+    assert ledger.spent("people", "class") == 0.5
     assert len(ledger.runs()) == 2
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(prior__n_clusters=9).fit(X, Y)
+        clone(model).set_params(prior__n_clusters=9).fit(X, labels)
     assert len(ledger.runs()) == 2
 
 
 def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(
     ledger, monkeypatch
 ):
-    model = classifier(
-        ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
-    )
+    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1))
     with monkeypatch.context() as patched:
         patched.setattr("labeldp.protocol._estimator.run_stages", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            clone(model).fit(X, Y)
+            clone(model).fit(X, charged(ledger))
     assert [run.state for run in ledger.runs()] == ["settled", "charged"]
-    assert clone(model).fit(X, Y).privacy_.epsilon == ledger.spent("people", "label") == 0.5
+    again = clone(model).fit(X, charged(ledger))
+    assert again.privacy_.epsilon == ledger.spent("people", "class") == 0.5
     assert [run.state for run in ledger.runs()] == ["settled", "settled"]
 
 
@@ -259,14 +263,9 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
 def test_no_charge_is_made_where_the_second_could_not_follow(tmp_path, budget, ids):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
-        ldp.privatize(
-            ldp.PrivateLabels(
-                Y, classes=range(K), dataset="people", column="label", ids=ids, ledger=ledger
-            ),
-            ldp.RandomizedResponse(K, 0.2),
-        )
+        ldp.privatize(charged(ledger, ids=ids), ldp.RandomizedResponse(K, 0.2))
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, Y, ids=ids)
+        classifier(ClusterPrior()).fit(X, charged(ledger, ids=ids))
     assert len(ledger.runs()) == (budget is None)
 
 
@@ -274,15 +273,11 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(tmp_path):
     ids = np.arange(3000)
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=0.5)
     for part in (slice(0, 1500), slice(1500, None)):
-        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
-            X[part], Y[part], ids=ids[part]
-        )
-    assert ledger.spent("people", "label") == 0.5
+        classifier(ClusterPrior(n_clusters=4)).fit(X[part], charged(ledger, Y[part], ids=ids[part]))
+    assert ledger.spent("people", "class") == 0.5
     some = slice(1000, 2000)
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
-            X[some], Y[some], ids=ids[some]
-        )
+        classifier(ClusterPrior(n_clusters=4)).fit(X[some], charged(ledger, Y[some], ids=ids[some]))
     assert len(ledger.runs()) == 4
 
 
@@ -297,32 +292,26 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(tmp_path):
         (ClusterPrior(epsilon=0.1), {"law": ldp.RRWithPrior(K, 0.5)}, "leaves of 0.5"),
         (ClusterPrior(), {"correction": "debias"}, "invertible"),
         (ClusterPrior(), {"epsilon": -1.0}, "epsilon"),
-        (ClusterPrior(), {"max_rows_per_unit": 0}, "max_rows_per_unit"),
-        (ClusterPrior(), {"dataset": None}, "dataset"),
     ],
     ids=named,
 )
 def test_wrong_settings_are_refused_before_a_charge(prior, settings, message, ledger):
     with pytest.raises(ldp.InvalidInput, match=message):
-        classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(
-            X, Y
-        )
+        classifier(prior, **settings).fit(X, charged(ledger))
     assert not ledger.runs()
 
 
 def test_features_with_gaps_are_refused_unless_the_embedder_fills_them():
     gaps = np.where(np.arange(X.size).reshape(X.shape) % 7 == 0, np.nan, X)
-    trees = {"estimator": None, "noise": ldp.SeededNoise(0), "classes": range(K), "epsilon": 0.5}
+    model = ldp.LabelDPClassifier(epsilon=0.5, prior=ClusterPrior())
     with pytest.raises(ValueError, match="contains NaN"):
-        ldp.LabelDPClassifier(prior=ClusterPrior(), **trees).fit(gaps, Y)
-    fitted = ldp.LabelDPClassifier(
-        prior=ClusterPrior(lambda rows: np.nan_to_num(rows)), **trees
-    ).fit(gaps, Y)
+        model.fit(gaps, seeded())
+    fitted = model.set_params(prior__embedder=np.nan_to_num).fit(gaps, seeded())
     assert fitted.score(gaps, Y) > 0.8
 
 
 def test_one_cluster_is_the_frequency_of_the_labels():
-    model = classifier(ClusterPrior(n_clusters=1, epsilon=0.25)).fit(X, np.minimum(Y, 1))
+    model = classifier(ClusterPrior(n_clusters=1, epsilon=0.25)).fit(X, seeded(np.minimum(Y, 1)))
     frequencies = np.bincount(np.minimum(Y, 1), minlength=K) / len(Y)
     # four counts with Laplace noise of scale 8: beyond 150 with chance exp(-18) each
     assert np.abs(model.prior_.predict_proba(X[:1])[0] - frequencies).max() < 4 * 150 / len(Y)
@@ -330,9 +319,9 @@ def test_one_cluster_is_the_frequency_of_the_labels():
 
 def test_units_share_the_budget_of_both_charges():
     unit = np.arange(len(Y)) // 2
-    model = classifier(
-        ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0, max_rows_per_unit=2
-    ).fit(X, Y, unit=unit)
+    model = classifier(ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0).fit(
+        X, seeded(unit=unit, max_rows_per_unit=2)
+    )
     assert model.prior_.answer.receipt.max_rows_per_unit == 2
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
     assert model.score(X, Y) > 0.9
@@ -351,10 +340,9 @@ def test_coin_flips_are_estimated_to_be_guessed(settings):
         prior,
         KNeighborsClassifier(1),
         epsilon=6.0,
-        classes=[0, 1],
         validation_fraction=0.3,
         **settings,
-    ).fit(X, y)
+    ).fit(X, seeded(y, classes=[0, 1]))
     found = model.estimated_accuracy_
     deviation = (found.high - found.low) / (2 * norm.ppf(0.975))
     assert abs(found.value - 0.5) < norm.isf(MISTAKE / 2) * deviation < 0.1
@@ -362,22 +350,16 @@ def test_coin_flips_are_estimated_to_be_guessed(settings):
 
 
 def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(ledger):
-    ids = np.random.default_rng(0).permutation(len(Y))
-    model = classifier(
-        ClusterPrior(n_clusters=8),
-        noise=None,
-        ledger=ledger,
-        dataset="people",
-        validation_fraction=0.3,
-    )
-    first = clone(model).fit(X, Y, ids=ids)
-    again = clone(model).fit(X, Y, ids=ids)
+    labels = charged(ledger, ids=np.random.default_rng(0).permutation(len(Y)))
+    model = classifier(ClusterPrior(n_clusters=8), validation_fraction=0.3)
+    first = clone(model).fit(X, labels)
+    again = clone(model).fit(X, labels)
     assert again.estimated_accuracy_ == first.estimated_accuracy_
     assert np.array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood())
-    assert ledger.spent("people", "label") == 0.5
+    assert ledger.spent("people", "class") == 0.5
     assert len(ledger.runs()) == 2
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(validation_fraction=0.2).fit(X, Y, ids=ids)
+        clone(model).set_params(validation_fraction=0.2).fit(X, labels)
     assert len(ledger.runs()) == 2
 
 
@@ -391,15 +373,16 @@ warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
 y, ids = (X[:, 0] > 0).astype(int), np.arange(len(X))
 order = ids if sys.argv[2] == "1" else ids[::-1]
-shared = {"classes": [0, 1], "ledger": ldp.Ledger(sys.argv[1], budget=5)}
+shared = {"classes": [0, 1], "column": "class", "ledger": ldp.Ledger(sys.argv[1], budget=5)}
 prior = ClusterPrior(n_clusters=60, epsilon=0.1)
+votes = NoiseCluster(epsilon=0.1, n_clusters=60)
 models = [
-    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="votes", **shared).fit(X, y),
-    ldp.LabelDPClassifier(
-        GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared
-    ).fit(X, y),
-    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(
-        X[order], y[order], ids=order
+    votes.fit(X, ldp.PrivateLabels(y, dataset="votes", **shared)),
+    ldp.LabelDPClassifier(GaussianNB(), epsilon=0.5, prior=prior, random_state=0).fit(
+        X, ldp.PrivateLabels(y, dataset="rows", **shared)
+    ),
+    NoiseCluster(epsilon=0.1, n_clusters=60).fit(
+        X[order], ldp.PrivateLabels(y[order], dataset="ids", ids=order, **shared)
     ),
 ]
 for model in models:
@@ -421,7 +404,7 @@ def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_cluste
         assert not run.returncode, run.stderr
         said.append(run.stdout)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    assert [ledger.spent(dataset, "label") for dataset in ("votes", "rows", "ids")] == [
+    assert [ledger.spent(dataset, "class") for dataset in ("votes", "rows", "ids")] == [
         0.1,
         0.5,
         0.1,
@@ -432,7 +415,7 @@ def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_cluste
 
 
 @pytest.mark.parametrize(
-    ("change", "charged"),
+    ("change", "anew"),
     [
         ({}, False),
         ({"embedder": PCA(2, svd_solver="full", random_state=0)}, False),
@@ -445,24 +428,22 @@ def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_cluste
     ],
     ids=named,
 )
-def test_another_clustering_is_another_request(tmp_path, change, charged):
+def test_another_clustering_is_another_request(tmp_path, change, anew):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=5.0)
     embedder = change.get("embedder")
     before = (
         embedder
-        if not charged or embedder is None
+        if not anew or embedder is None
         else (lambda rows: rows[:, :2])
         if callable(embedder)
         else None
     )
-    first = NoiseCluster(
-        n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before
-    )
-    first.fit(X, Y)
-    clone(first).set_params(**change).fit(X, Y)
-    assert len(ledger.runs()) == 1 + charged
-    first.fit(X + 1e-9, Y)
-    assert len(ledger.runs()) == 2 + charged
+    first = NoiseCluster(n_clusters=4, embedder=before)
+    first.fit(X, charged(ledger))
+    clone(first).set_params(**change).fit(X, charged(ledger))
+    assert len(ledger.runs()) == 1 + anew
+    first.fit(X + 1e-9, charged(ledger))
+    assert len(ledger.runs()) == 2 + anew
 
 
 class Aimed(FunctionTransformer):
@@ -496,12 +477,10 @@ def test_a_ledger_knows_nothing_of_what_an_embedder_holds(wrap):
 
 
 def test_groups_that_are_gone_are_not_guessed(ledger):
-    model = NoiseCluster(n_clusters=4).fit(
-        X, ldp.PrivateLabels(Y, classes=range(K), dataset="people", column="label", ledger=ledger)
-    )
+    model = NoiseCluster(n_clusters=4).fit(X, charged(ledger))
     (ledger.run_dir(ledger.runs()[0].run_id) / "groups.npy").unlink()
     with pytest.raises(ldp.LedgerError, match="Restore"):
-        model.fit(X, Y)
+        model.fit(X, charged(ledger))
 
 
 # NoiseCluster
@@ -516,7 +495,7 @@ def test_groups_that_are_gone_are_not_guessed(ledger):
 def test_votes_label_clusters_where_rows_say_nothing(estimator):
     names = np.array(["north", "east", "south", "west"])
     model = NoiseCluster(estimator, epsilon=0.05, n_clusters=K).fit(
-        X, ldp.PrivateLabels(names[Y], classes=names, noise=ldp.SeededNoise(0))
+        X, seeded(names[Y], classes=names)
     )
     assert model.score(X, names[Y]) > 0.95
     assert set(model.predict(X[:50])) <= set(names)
@@ -530,13 +509,13 @@ def test_votes_label_clusters_where_rows_say_nothing(estimator):
     assert (model.failure(0.1) > model.failure(0.5)).all()
     before = model.failure()
     # of the answer, not of the next fit
-    assert (model.set_params(max_rows_per_unit=3).failure() == before).all()
+    assert (model.set_params(epsilon=3.0).failure() == before).all()
 
 
 def test_a_vote_is_charged_once_and_kept(ledger):
-    model = NoiseCluster(epsilon=0.02, classes=range(K), ledger=ledger, dataset="people")
-    first = clone(model).fit(X, Y, ids=np.arange(len(Y)))
-    second = clone(model).set_params(estimator=GaussianNB()).fit(X, Y, ids=np.arange(len(Y)))
+    model, labels = NoiseCluster(epsilon=0.02), charged(ledger, ids=np.arange(len(Y)))
+    first = clone(model).fit(X, labels)
+    second = clone(model).set_params(estimator=GaussianNB()).fit(X, labels)
     assert np.array_equal(first.cluster_classes_, second.cluster_classes_)
     assert (
         first.privacy_
@@ -545,7 +524,7 @@ def test_a_vote_is_charged_once_and_kept(ledger):
     )
     assert len(ledger.runs()) == 1
     with pytest.raises(ldp.BudgetExceeded):
-        clone(model).set_params(epsilon=0.01).fit(X, Y, ids=np.arange(len(Y)))
+        clone(model).set_params(epsilon=0.01).fit(X, labels)
 
 
 @pytest.mark.parametrize(
@@ -555,19 +534,29 @@ def test_a_vote_is_charged_once_and_kept(ledger):
         ({"epsilon": 0}, "epsilon"),
         ({"mechanism": "magic"}, "mechanism"),
         ({"mechanism": "gaussian"}, "delta"),
+    ],
+    ids=named,
+)
+def test_wrong_votes_are_refused(settings, message, ledger):
+    with pytest.raises(ldp.InvalidInput, match=message):
+        NoiseCluster(**settings).fit(X, charged(ledger))
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"max_rows_per_unit": 0}, "max_rows_per_unit"),
         ({"max_rows_per_unit": 2}, "unit"),
-        ({"ledger": "given"}, "dataset"),
+        ({"dataset": None}, "dataset"),
         ({"classes": [0, 1]}, "codes 0 to 1"),
         ({"classes": None}, "classes that a label can have, got none"),
     ],
     ids=named,
 )
-def test_wrong_votes_are_refused(settings, message, tmp_path):
-    ledger = ldp.Ledger(tmp_path / "ledger.db")
-    settings = {name: ledger if name == "ledger" else value for name, value in settings.items()}
+def test_wrong_facts_are_refused_where_labels_are_closed(facts, message, ledger):
     with pytest.raises(ldp.InvalidInput, match=message):
-        NoiseCluster(**{"classes": range(K)} | settings).fit(X, Y)
-    assert not ledger.runs()
+        charged(ledger, **facts)
 
 
 @pytest.mark.parametrize(
@@ -591,35 +580,20 @@ def test_wrong_votes_are_refused(settings, message, tmp_path):
 )
 def test_what_cannot_learn_classes_is_refused_before_a_charge(ledger, estimator, message):
     with pytest.raises(ldp.InvalidInput, match=message):
-        NoiseCluster(estimator).fit(
-            X,
-            ldp.PrivateLabels(Y, classes=range(K), dataset="people", column="label", ledger=ledger),
-        )
+        NoiseCluster(estimator).fit(X, charged(ledger))
     for correction in ("auto", "em"):
         with pytest.raises(ldp.InvalidInput, match=message):
-            ldp.LabelDPClassifier(estimator, correction=correction).fit(
-                X,
-                ldp.PrivateLabels(
-                    Y, classes=range(K), dataset="people", column="label", ledger=ledger
-                ),
-            )
+            ldp.LabelDPClassifier(estimator, correction=correction).fit(X, charged(ledger))
     assert not ledger.runs()
 
 
 def test_raw_labels_only():
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
-        ldp.SubsetSelection(K, 2.0),
-    )
+    noisy = ldp.privatize(seeded(noise=ldp.SeededNoise(1)), ldp.SubsetSelection(K, 2.0))
     with pytest.raises(ldp.InvalidInput, match="LabelDPClassifier"):
         NoiseCluster().fit(X, noisy)
     with pytest.raises(ldp.InvalidInput, match="privatizes"):
-        ldp.LabelDPClassifier(NoiseCluster(), correction="em").fit(
-            X, ldp.PrivateLabels(Y, classes=range(K))
-        )
-    model = NoiseCluster(epsilon=1.0).fit(
-        X, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
-    )
+        ldp.LabelDPClassifier(NoiseCluster(), correction="em").fit(X, seeded(noise=None))
+    model = NoiseCluster(epsilon=1.0).fit(X, seeded())
     assert abs(model.score(X, noisy) - model.score(X, Y)) < 0.1
     assert model.score(X, noisy, sample_weight=np.ones(len(Y))) == pytest.approx(
         model.score(X, noisy)
@@ -695,15 +669,13 @@ def test_clusters_are_as_many_as_the_counted_rows_can_measure(kind):
     """Six rows a person, of which one is counted."""
     X = np.random.default_rng(0).normal(size=(1200, 3))
     y, person = (X[:, 0] > 0).astype(int), np.arange(1200) // 6
-    given = {"epsilon": 1.0, "classes": [0, 1], "noise": ldp.SeededNoise(0), "random_state": 0}
-    found = []
+    found, given = [], {"epsilon": 1.0, "random_state": 0}
     for rows, unit in ((1200, person), (200, None)):
+        labels = seeded(y[:rows], classes=[0, 1], unit=unit)
         if kind == "prior":
             prior = ClusterPrior(epsilon=0.5)
-            fitted = ldp.LabelDPClassifier(GaussianNB(), prior=prior, **given).fit(
-                X[:rows], y[:rows], unit=unit
-            )
+            fitted = ldp.LabelDPClassifier(GaussianNB(), prior=prior, **given).fit(X[:rows], labels)
             found.append(fitted.prior_.answer.query.n_groups)
         else:
-            found.append(kind(**given).fit(X[:rows], y[:rows], unit=unit).clusters_.n_clusters)
+            found.append(kind(**given).fit(X[:rows], labels).clusters_.n_clusters)
     assert found[0] == found[1] > 1

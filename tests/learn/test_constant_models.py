@@ -56,14 +56,10 @@ def test_boosting_that_finds_no_split_for_a_rare_class_says_so(library):
 
 
 FITS = {
-    "rows": lambda e: ldp.LabelDPClassifier(
-        e, classes=[0, 1], noise=SEED, random_state=0, correction="em"
-    ),
-    "votes": lambda e: NoiseCluster(e, epsilon=1.0, classes=[0, 1], noise=SEED),
-    "counts": lambda e: ProportionClassifier(e, epsilon=1.0, classes=[0, 1], noise=SEED),
-    "teachers": lambda e: PATEClassifier(
-        e, teacher=LogisticRegression(), epsilon=4.0, classes=[0, 1], noise=SEED
-    ),
+    "rows": lambda e: ldp.LabelDPClassifier(e, random_state=0, correction="em"),
+    "votes": lambda e: NoiseCluster(e, epsilon=1.0),
+    "counts": lambda e: ProportionClassifier(e, epsilon=1.0),
+    "teachers": lambda e: PATEClassifier(e, teacher=LogisticRegression(), epsilon=4.0),
 }
 
 
@@ -72,13 +68,14 @@ FITS = {
 def test_every_estimator_names_a_constant_model(way, frame):
     X, y = groups()
     X = pd.DataFrame(X, columns=["a", "b", "c"]) if frame else X
-    model, said = told(lambda: FITS[way](SHRUNK).fit(X, y))
+    labels = ldp.PrivateLabels(y, classes=[0, 1], noise=SEED)
+    model, said = told(lambda: FITS[way](SHRUNK).fit(X, labels))
     assert (
         len(said) == 1
         and np.ptp(model.predict_proba(X)) < 1
         and np.ptp(model.predict_proba(X), axis=0).max() < 1e-3
     )
-    assert told(lambda: FITS[way](LogisticRegression()).fit(X, y))[1] == []
+    assert told(lambda: FITS[way](LogisticRegression()).fit(X, labels))[1] == []
 
 
 def test_tables_of_counts_name_a_constant_model_and_a_constant_student():
@@ -115,12 +112,10 @@ def test_numbers_are_compared_by_their_mean():
 
 def test_each_of_several_targets_is_looked_at():
     X, y = groups()
-    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
-    Y = np.column_stack([y, np.random.default_rng(1).integers(0, 2, len(y))])
-    fit = ldp.LabelDPClassifier(
-        SHRUNK, correction="em", classes=columns, epsilon=4.0, noise=SEED, random_state=0
-    ).fit
-    assert len(told(lambda: fit(X, Y))[1]) >= 2
+    columns = {"a": y, "b": np.random.default_rng(1).integers(0, 2, len(y))}
+    labels = ldp.PrivateLabels(columns, classes={"a": [0, 1], "b": [0, 1]}, noise=SEED)
+    fit = ldp.LabelDPClassifier(SHRUNK, correction="em", epsilon=4.0, random_state=0).fit
+    assert len(told(lambda: fit(X, labels))[1]) >= 2
 
 
 def test_a_model_that_tells_a_few_rows_apart_is_not_constant():
@@ -144,9 +139,8 @@ def test_what_learned_the_noise_is_said_to_be_worse_than_a_constant(library):
         deep = {"n_estimators": 60, "max_depth": 12, "learning_rate": 1.0, "n_jobs": 1}
         kind = module.LGBMClassifier if library == "lightgbm" else module.XGBClassifier
         learner = kind(**deep, **({"num_leaves": 255} if library == "lightgbm" else {}))
-    X, y = np.random.default_rng(0).normal(size=(8000, 3)), np.arange(8000) % 2
-    model = ldp.LabelDPClassifier(
-        learner, epsilon=1.0, correction="none", classes=[0, 1], noise=SEED, random_state=0
-    )
+    labels = ldp.PrivateLabels(np.arange(8000) % 2, classes=[0, 1], noise=SEED)
     with pytest.warns(MisfitWarning, match="worse than a constant"):
-        model.fit(X, y)
+        ldp.LabelDPClassifier(learner, epsilon=1.0, correction="none", random_state=0).fit(
+            np.random.default_rng(0).normal(size=(8000, 3)), labels
+        )

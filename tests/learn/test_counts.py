@@ -274,10 +274,9 @@ def test_frames_that_make_no_sense(given, named):
 def test_groupings_are_asked_at_one_cost_and_come_back_by_name(ledger):
     rows, _, y = people(3000)
     asked = Groupings(rows, by=[("city", "age"), "job"])
-    answer = ldp.aggregate(
-        y, asked.query(2, epsilon=80.0), asked.groups, dataset="d", ledger=ledger
-    )
-    assert ledger.spent("d", "label") == 80.0 and len(ledger.runs()) == 1
+    labels = ldp.PrivateLabels(y, classes=[0, 1], dataset="d", column="bought", ledger=ledger)
+    answer = ldp.aggregate(labels, asked.query(2, epsilon=80.0), asked.groups)
+    assert ledger.spent("d", "bought") == 80.0 and len(ledger.runs()) == 1
     first, second = asked.tables(answer)
     exact = crossed(rows, y, ["city", "age"])
     assert dict(zip(first.cells, first.counts.tolist(), strict=True)) == {
@@ -297,52 +296,30 @@ def test_the_label_column_is_no_group():
     rows = rows.assign(bought=y)
     asked = Groupings(rows, by=[("city", "bought"), "job"])
     query = asked.query(2, epsilon=1.0)
-    for groups in (asked.groups, asked.groups[:]):
-        with pytest.raises(
-            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
-        ):
-            ldp.aggregate(
-                ldp.PrivateLabels(y, classes=range(query.n_classes), column="bought", noise=SEED),
-                query,
-                groups,
-            )
-        with pytest.raises(
-            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
-        ):
-            ldp.aggregate(
-                ldp.PrivateLabels(rows["bought"], classes=range(query.n_classes), noise=SEED),
-                query,
-                groups,
-            )
     one = ldp.aggregates.Histogram(2, 1.0, 2)
-    for labels, groups, column in (
-        (y, y, "label"),
-        (rows["bought"], rows["bought"].copy(), "label"),
-        (y, rows["bought"], "bought"),
+    for labels, asks, groups, column in (
+        (y, query, asked.groups, "bought"),
+        (y, query, asked.groups[:], "bought"),
+        (rows["bought"], query, asked.groups, None),
+        (rows["bought"], query, asked.groups[:], None),
+        (y, one, None, "bought"),
+        (rows["bought"], one, rows["bought"].copy(), "label"),
+        (y, one, rows["bought"], "bought"),
     ):
-        with pytest.raises(
-            ldp.errors.InvalidInput, match=r"whose labels are private|label column among"
-        ):
-            ldp.aggregate(
-                ldp.PrivateLabels(labels, classes=range(one.n_classes), column=column, noise=SEED),
-                one,
-                groups,
-            )
-    assert ldp.aggregate(
-        ldp.PrivateLabels(y, classes=range(query.n_classes), column="paid", noise=SEED),
-        query,
-        asked.groups,
-    ).n_groups == sum(asked.sizes)
+        private = ldp.PrivateLabels(labels, classes=[0, 1], column=column, noise=SEED)
+        with pytest.raises(ldp.InvalidInput, match=r"whose labels are private|label column among"):
+            ldp.aggregate(private, asks, private if groups is None else groups)
+    paid = ldp.PrivateLabels(y, classes=[0, 1], column="paid", noise=SEED)
+    assert ldp.aggregate(paid, query, asked.groups).n_groups == sum(asked.sizes)
 
 
 def test_rows_over_their_units_cap_are_no_part_of_the_tables():
     rows, _, y = people(4000)
     asked = Groupings(rows, by=["city", "job"])
-    unit = np.arange(4000) // 2
-    answer = ldp.aggregate(
-        y, asked.query(2, epsilon=5.0), asked.groups, unit=unit, max_rows_per_unit=1, noise=SEED
+    labels = ldp.PrivateLabels(
+        y, classes=[0, 1], unit=np.arange(4000) // 2, max_rows_per_unit=1, noise=SEED
     )
-    tables = asked.tables(answer)
+    tables = asked.tables(ldp.aggregate(labels, asked.query(2, epsilon=5.0), asked.groups))
     assert 0.3 < np.min(tables[0].share) <= np.max(tables[0].share) < 0.7
     model = CountsClassifier(regression()).fit(rows, tables)
     assert abs(model.predict_proba(rows)[:, 1].mean() - y.mean()) < 0.05

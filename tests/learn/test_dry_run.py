@@ -50,15 +50,14 @@ def people():
     )
 
 
-def classifier(ledger, estimator=None, **settings):
-    defaults = {
-        "epsilon": 3.0,
-        "classes": ["no", "yes"],
-        "dataset": "people",
-        "ledger": ledger,
-        "random_state": 0,
-    }
-    return ldp.LabelDPClassifier(estimator, **defaults | settings)
+def classifier(estimator=None, **settings):
+    return ldp.LabelDPClassifier(estimator, epsilon=3.0, random_state=0, **settings)
+
+
+def closed(ledger, y, **facts):
+    return ldp.PrivateLabels(
+        y, classes=["no", "yes"], dataset="people", column="bought", ledger=ledger, **facts
+    )
 
 
 @pytest.fixture
@@ -103,44 +102,40 @@ def numbers(people):
 def test_what_cannot_be_fitted_is_refused_before_the_charge(
     people, ledger, estimator, columns, message, kind
 ):
-    X, y = people[0][columns], people[1]
+    X, labels = people[0][columns], closed(ledger, people[1])
     if kind == "classifier":
-        model = classifier(ledger, estimator)
+        model = classifier(estimator)
     else:
-        settings = {
-            "epsilon": 3.0,
-            "classes": ["no", "yes"],
-            "dataset": "people",
-            "ledger": ledger,
-            "n_clusters": 4,
-        }
         model = NoiseCluster(
-            estimator, embedder=lambda X: np.arange(len(X), dtype=float)[:, None], **settings
+            estimator,
+            epsilon=3.0,
+            n_clusters=4,
+            embedder=lambda X: np.arange(len(X), dtype=float)[:, None],
         )
     if kind == "clusters" and "unknown" in message:
-        model.fit(X, y)  # it learns from all rows, which know all categories
+        model.fit(X, labels)  # it learns from all rows, which know all categories
         return
     with pytest.raises(ldp.InvalidInput, match=message):
-        model.fit(X, y)
-    assert ledger.spent("people", "label") == 0 and not ledger.runs("people", "label")
-    classifier(ledger, GaussianNB()).fit(numbers(people), y)  # the budget is whole
+        model.fit(X, labels)
+    assert ledger.spent("people", "bought") == 0 and not ledger.runs("people", "bought")
+    classifier(GaussianNB()).fit(numbers(people), labels)  # the budget is whole
 
 
 def test_a_pipeline_that_fills_gaps_gets_them_and_one_that_does_not_is_refused_for_nothing(
     people, ledger
 ):
-    X, y = people[0][["age", "income"]].to_numpy(), people[1]
+    X, labels = people[0][["age", "income"]].to_numpy(), closed(ledger, people[1])
     with pytest.raises(ldp.InvalidInput, match=r"NaN.*Nothing was charged"):
-        classifier(ledger, make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
+        classifier(make_pipeline(StandardScaler(), LogisticRegression())).fit(X, labels)
     with pytest.raises(ValueError, match="infinity"):
-        classifier(ledger, make_pipeline(SimpleImputer(), LogisticRegression())).fit(
-            np.where(X == 30, np.inf, X), y
+        classifier(make_pipeline(SimpleImputer(), LogisticRegression())).fit(
+            np.where(X == 30, np.inf, X), labels
         )
-    assert ledger.spent("people", "label") == 0
-    model = classifier(
-        ledger, make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())
-    ).fit(X, y)
-    assert np.isfinite(model.predict_proba(X)).all() and ledger.spent("people", "label") == 3.0
+    assert ledger.spent("people", "bought") == 0
+    model = classifier(make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())).fit(
+        X, labels
+    )
+    assert np.isfinite(model.predict_proba(X)).all() and ledger.spent("people", "bought") == 3.0
 
 
 def test_a_type_that_the_estimator_does_not_take_is_a_type_error_with_a_public_name(people, ledger):
@@ -149,7 +144,7 @@ def test_a_type_that_the_estimator_does_not_take_is_a_type_error_with_a_public_n
             raise TypeError("no frames")
 
     with pytest.raises(TypeError, match=r"TypeError: no frames\. Nothing was charged") as told:
-        classifier(ledger, Choosy()).fit(numbers(people), people[1])
+        classifier(Choosy()).fit(numbers(people), closed(ledger, people[1]))
     assert isinstance(told.value, ldp.InvalidInput) and type(told.value) is WrongType
     assert f"{WrongType.__module__}.{WrongType.__qualname__}" == "labeldp.errors.WrongType"
 
@@ -159,18 +154,12 @@ def test_counts_rehearse_too(people, ledger):
         def fit_counts(self, X, groups, counts, *, variance, counted):
             raise ValueError("too many counts")
 
-    settings = {
-        "epsilon": 3.0,
-        "classes": ["no", "yes"],
-        "dataset": "people",
-        "ledger": ledger,
-        "n_clusters": 4,
-    }
+    model = ProportionClassifier(Picky(), epsilon=3.0, n_clusters=4)
     with pytest.raises(ldp.InvalidInput, match=r"too many counts.*Nothing was charged"):
-        ProportionClassifier(Picky(), **settings).fit(numbers(people), people[1])
-    assert ledger.spent("people", "label") == 0
-    ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), **settings).fit(
-        numbers(people), people[1]
+        model.fit(numbers(people), closed(ledger, people[1]))
+    assert ledger.spent("people", "bought") == 0
+    model.set_params(estimator=make_pipeline(StandardScaler(), LogisticRegression())).fit(
+        numbers(people), closed(ledger, people[1])
     )
 
 
@@ -179,7 +168,7 @@ def test_counts_rehearse_too(people, ledger):
 )
 def test_columns_of_text_and_categories_train_by_default(people, ledger, frame):
     X, y = people
-    model = classifier(ledger).fit(frame(X), y)
+    model = classifier().fit(frame(X), closed(ledger, y))
     fresh = X.assign(town="somewhere new", income=np.nan)
     assert model.score(frame(X), y) > 0.93  # without the trade it is 0.5
     assert model.score(frame(fresh), y) > 0.9  # what is new counts as missing
@@ -203,7 +192,7 @@ AS_DATES = {
 def test_dates_are_numbers_as_on_the_command_line(people, ledger, tmp_path, kind):
     X = people[0][["trade", "age"]].assign(since=AS_DATES[kind]())
     y = np.where(DATES.median() < DATES, "yes", "no")
-    model = classifier(ledger).fit(X, y)
+    model = classifier().fit(X, closed(ledger, y))
     assert model.score(X, y) > 0.95  # of categories, rarer ones count as one
     X.to_csv(tmp_path / "in.csv", index=False)
     table = open_table(tmp_path / "in.csv")
@@ -220,16 +209,17 @@ def test_dates_are_numbers_as_on_the_command_line(people, ledger, tmp_path, kind
         ):
             model.predict(X.assign(since="yesterday"))
     assert len(model.predict(X.assign(since=np.nan))) == N
-    again = classifier(ledger).fit(X, y)  # the features name the rows, so their digest is the same
-    assert ledger.spent("people", "label") == 3.0 and np.array_equal(
+    # the features name the rows, so their digest is the same
+    again = classifier().fit(X, closed(ledger, y))
+    assert ledger.spent("people", "bought") == 3.0 and np.array_equal(
         again.predict(X), model.predict(X)
     )
 
 
 def test_other_times_beside_text_are_refused_by_name(people, ledger):
     with pytest.raises(ldp.InvalidInput, match=r"'since' of period\[M\]. Make a number of it"):
-        classifier(ledger).fit(people[0].assign(since=pd.Period("2020-01")), people[1])
-    assert ledger.spent("people", "label") == 0
+        classifier().fit(people[0].assign(since=pd.Period("2020-01")), closed(ledger, people[1]))
+    assert ledger.spent("people", "bought") == 0
 
 
 class Late(ClassifierMixin, BaseEstimator):
@@ -265,19 +255,17 @@ class LateOfCounts(LogisticRegression):
 )
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings, late, noisy):
     X, y = numbers(people), people[1]
-    law = ldp.RandomizedResponse(2, 1.0)
-    other = (
-        ldp.privatize(ldp.PrivateLabels(y, classes=["no", "yes"], noise=ldp.SeededNoise(1)), law)
-        if noisy
-        else y[::-1]
+    labels, other = (
+        ldp.PrivateLabels(each, classes=["no", "yes"], noise=ldp.SeededNoise(seed))
+        for seed, each in enumerate((y, y if noisy else y[::-1]))
     )
-    model = kind(
-        **settings, epsilon=3.0, classes=["no", "yes"], noise=ldp.SeededNoise(0), random_state=0
-    )
+    if noisy:
+        other = ldp.privatize(other, ldp.RandomizedResponse(2, 1.0))
+    model = kind(**settings, epsilon=3.0, random_state=0)
     wider = X.assign(constant=1.0)
     for fitted in (False, True):
         if fitted:
-            model.fit(X, y)
+            model.fit(X, labels)
         usual, before = model.estimator, vars(model) | {"estimator": late}
         with pytest.raises(RuntimeError, match="on fire"):
             model.set_params(estimator=late).fit(wider, other)
@@ -296,25 +284,25 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings,
 
 def test_after_a_late_failure_other_features_go_on_with_the_same_ids(people, ledger):
     X, y = people
-    ids = np.arange(N) + 7
+    labels = closed(ledger, y, ids=np.arange(N) + 7)
     with pytest.raises(RuntimeError, match="on fire") as told:
-        classifier(ledger, Late()).fit(X, y, ids=ids)
+        classifier(Late()).fit(X, labels)
     assert "X and the estimator may be others" in told.value.__notes__[0]
-    assert ledger.spent("people", "label") == 3.0
-    model = classifier(ledger).fit(X.assign(town="none"), y, ids=ids)  # mended
-    assert ledger.spent("people", "label") == 3.0 and model.score(X, y) > 0.9
+    assert ledger.spent("people", "bought") == 3.0
+    model = classifier().fit(X.assign(town="none"), labels)  # mended
+    assert ledger.spent("people", "bought") == 3.0 and model.score(X, y) > 0.9
 
 
 def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
     """The run has a keyed digest of the labels in their order, so that they name the rows as well
     as X does."""
-    X, y = people
+    X, labels = people[0], closed(ledger, people[1])
     with pytest.raises(RuntimeError, match="on fire"):
-        classifier(ledger, Late()).fit(X, y)
-    (run,) = ledger.runs("people", "label")
+        classifier(Late()).fit(X, labels)
+    (run,) = ledger.runs("people", "bought")
     first = ldp.NoisyLabels.load(ledger.run_dir(run.run_id) / "stage-1.parquet")
     mended = X.assign(town="none", age=X["age"] + 1)
-    model = classifier(ledger).fit(mended, y)
+    model = classifier().fit(mended, labels)
     assert not model.privacy_.repeated and model.privacy_.evidence == "proven"
     drawn = next(block for block in model.noisy_labels_.blocks if block.stage == "stage-1")
     assert np.array_equal(drawn.outputs, first.blocks[0].outputs) and np.array_equal(
@@ -324,11 +312,11 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
         RepeatWarning,
         match=(r"anew with redraw=True .*, which is charged, and learn from the noisy labels"),
     ):
-        assert classifier(ledger).fit(mended, y).privacy_.repeated
-    assert classifier(ledger).fit(X, y).privacy_.repeated
-    assert ledger.spent("people", "label") == 3.0 and len(ledger.runs("people", "label")) == 1
+        assert classifier().fit(mended, labels).privacy_.repeated
+    assert classifier().fit(X, labels).privacy_.repeated
+    assert ledger.spent("people", "bought") == 3.0 and len(ledger.runs("people", "bought")) == 1
     with pytest.raises(ldp.BudgetExceeded):
-        classifier(ledger).fit(X.assign(town="nobody has said this one"), y)  # the run is over
+        classifier().fit(X.assign(town="nobody has said this one"), labels)  # the run is over
 
 
 @pytest.mark.parametrize(
@@ -344,27 +332,28 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
 )
 def test_what_is_not_the_failed_fit_is_charged(people, ledger, other):
     X, y, unit = numbers(people), people[1], np.arange(N) // 2
+    prior, most = np.tile([0.7, 0.3], (N, 1)), 1
+    model = classifier(Late(), law="rr-with-prior", n_stages=1, prior=prior)
     with pytest.raises(RuntimeError, match="on fire"):
-        classifier(
-            ledger, Late(), law="rr-with-prior", n_stages=1, prior=np.tile([0.7, 0.3], (N, 1))
-        ).fit(X, y, unit=unit)
-    settings = {"law": "rr-with-prior", "n_stages": 1, "prior": np.tile([0.7, 0.3], (N, 1))}
+        model.fit(X, closed(ledger, y, unit=unit))
     X = X + 1.0
     if other == "another order":
         X, y, unit = X[::-1], y[::-1], unit[::-1]
     elif other == "corrected labels":
         y = np.where(np.arange(N) == 3, np.where(y == "yes", "no", "yes"), y)
     elif other == "fewer rows":
-        X, y, unit, settings["prior"] = X[:-2], y[:-2], unit[:-2], settings["prior"][:-2]
+        X, y, unit, prior = X[:-2], y[:-2], unit[:-2], prior[:-2]
     elif other == "another prior":
-        settings["prior"] = np.tile([0.6, 0.4], (N, 1))
+        prior = np.tile([0.6, 0.4], (N, 1))
     elif other == "other people":
         unit = np.arange(N) % (N // 2)
     else:
-        settings["max_rows_per_unit"] = 2
+        most = 2
     with pytest.raises(ldp.BudgetExceeded):
-        classifier(ledger, GaussianNB(), **settings).fit(X, y, unit=unit)
-    assert ledger.spent("people", "label") == 3.0
+        model.set_params(estimator=GaussianNB(), prior=prior).fit(
+            X, closed(ledger, y, unit=unit, max_rows_per_unit=most)
+        )
+    assert ledger.spent("people", "bought") == 3.0
 
 
 class Counting(GaussianNB):
@@ -383,8 +372,8 @@ def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(pe
     Counting.seen = []
     np.random.seed(3)
     random.seed(3)
-    classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(
-        numbers(people), people[1]
+    classifier(Counting(), options=LearnOptions(em_rounds=1)).fit(
+        numbers(people), closed(ledger, people[1])
     )
     tried = [each for each in Counting.seen if each[0] <= 240]
     assert tried and {each[1] for each in tried} == {2} and any(each[2] for each in tried)
@@ -404,7 +393,7 @@ def test_a_rehearsal_tells_nothing_of_the_labels(people, monkeypatch):
     )
     for labels in (people[1], people[1][::-1]):
         with pytest.raises(ldp.InvalidInput, match="ZeroDivisionError"):
-            classifier(None, Counting(), dataset=None).fit(numbers(people), labels)
+            classifier(Counting()).fit(numbers(people), closed(None, labels))
     half = len(given) // 2
     assert half and all(
         np.array_equal(a, b)
@@ -424,9 +413,7 @@ class Copying(LogisticRegression):
 def test_an_estimator_that_cannot_be_cloned_is_refused_before_the_charge(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     X = np.random.default_rng(0).normal(size=(200, 3))
-    model = ldp.LabelDPClassifier(
-        Copying([1]), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger
-    )
+    labels = closed(ledger, np.where(X[:, 0] > 0, "yes", "no"))
     with pytest.raises(RuntimeError, match=r"Cannot clone object .*parameter columns"):
-        model.fit(X, (X[:, 0] > 0).astype(int))
+        classifier(Copying([1])).fit(X, labels)
     assert ledger.runs() == []

@@ -529,10 +529,9 @@ def test_few_rows_with_weight_are_enough_wherever_they_are(half_of_the_rows_lie,
     for seed in range(3):
         weights = np.zeros(400)
         weights[np.random.default_rng(seed).choice(400, 20, replace=False)] = 1.0
-        model = ldp.LabelDPClassifier(
-            estimator, epsilon=3.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed
-        )
-        assert np.isfinite(model.fit(X[:400], y[:400], weights).predict_proba(X)).all()
+        labels = ldp.PrivateLabels(y[:400], classes=[0, 1], noise=ldp.SeededNoise(seed))
+        model = ldp.LabelDPClassifier(estimator, epsilon=3.0, random_state=seed)
+        assert np.isfinite(model.fit(X[:400], labels, weights).predict_proba(X)).all()
 
 
 def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_rows_lie):
@@ -563,11 +562,12 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
     half_of_the_rows_lie, ledger
 ):
     X, y, weights, _ = half_of_the_rows_lie
+    labels = ldp.PrivateLabels(y, classes=[0, 1], dataset="d", column="label", ledger=ledger)
 
     def fit(estimator, *given, **named):
-        model = ldp.LabelDPClassifier(estimator, classes=[0, 1], dataset="d", ledger=ledger)
+        model = ldp.LabelDPClassifier(estimator)
         try:
-            model.fit(X, y, *given, **named)
+            model.fit(X, labels, *given, **named)
         finally:
             assert "_weights" not in vars(model)
 

@@ -145,14 +145,15 @@ def test_counts_that_make_no_sense(settings, message):
 
 def test_counts_beat_votes_where_clusters_are_mixed():
     names = np.array(["north", "east", "south"])
-    shared = {"epsilon": 0.2, "n_clusters": 5, "classes": names}
-    found = [
-        ProportionClassifier(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[Y])
-        for seed in range(5)
-    ]
-    voted = [
-        NoiseCluster(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[Y]) for seed in range(5)
-    ]
+    found, voted = (
+        [
+            kind(epsilon=0.2, n_clusters=5).fit(
+                X, ldp.PrivateLabels(names[Y], classes=names, noise=ldp.SeededNoise(seed))
+            )
+            for seed in range(5)
+        ]
+        for kind in (ProportionClassifier, NoiseCluster)
+    )
     scores, others = ([model.score(X, names[Y]) for model in models] for models in (found, voted))
     assert np.mean(scores) > np.mean(others) + 0.02
     assert min(scores) > 0.88
@@ -166,37 +167,39 @@ def test_counts_beat_votes_where_clusters_are_mixed():
     "estimator", [None, LogisticRegression(), make_pipeline(StandardScaler(), SoftmaxRegression())]
 )
 def test_counts_are_charged_once_for_every_estimator(ledger, estimator):
-    model = ProportionClassifier(
-        estimator, epsilon=0.3, classes=range(K), ledger=ledger, dataset="people"
+    labels = ldp.PrivateLabels(
+        Y,
+        classes=range(K),
+        dataset="people",
+        column="class",
+        ids=np.arange(len(Y)),
+        ledger=ledger,
     )
-    first = clone(model).fit(X, Y, ids=np.arange(len(Y)))
-    other = (
-        clone(model)
-        .set_params(estimator=LogisticRegression(C=0.5))
-        .fit(X, Y, ids=np.arange(len(Y)))
-    )
+    model = ProportionClassifier(estimator, epsilon=0.3)
+    first = clone(model).fit(X, labels)
+    other = clone(model).set_params(estimator=LogisticRegression(C=0.5)).fit(X, labels)
     assert np.array_equal(first.aggregate_.values, other.aggregate_.values)
     assert (
         first.privacy_
         == other.privacy_
         == ldp.PrivacySpent(0.3, 0.0, "row", recorded=True, secure=True)
     )
-    assert ledger.spent("people", "label") == 0.3
+    assert ledger.spent("people", "class") == 0.3
 
 
 def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
-    shared = {"classes": range(K), "ledger": ledger, "dataset": "people"}
+    labels = ldp.PrivateLabels(Y, classes=range(K), dataset="people", column="class", ledger=ledger)
     for wrong in (
         GaussianNB(),
         make_pipeline(StandardScaler(), GaussianNB()),
         LogisticRegression(class_weight="balanced"),
     ):
         with pytest.raises(ldp.InvalidInput, match="learns from counts"):
-            ProportionClassifier(wrong, **shared).fit(X, Y)
+            ProportionClassifier(wrong).fit(X, labels)
     with pytest.raises(ldp.InvalidInput, match="mechanism"):
-        ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, Y)
+        ProportionClassifier(mechanism="permute-and-flip").fit(X, labels)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
-        ProportionClassifier(**shared).fit(
+        ProportionClassifier().fit(
             X,
             ldp.privatize(
                 ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(1)),
@@ -204,7 +207,7 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
             ),
         )
     with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier estimator requires y"):
-        ProportionClassifier(**shared).fit(X, None)
+        ProportionClassifier().fit(X, None)
     assert ledger.runs() == []
 
 
@@ -217,17 +220,16 @@ def test_gaussian_noise_where_delta_is_given():
 
 
 def test_inputs_of_all_kinds():
-    shared = {"epsilon": 1.0, "n_clusters": 10, "classes": range(K), "noise": ldp.SeededNoise(0)}
-    plain = ProportionClassifier(**shared).fit(X, Y).predict(X)
-    assert (
-        ProportionClassifier(**shared).fit(csr_matrix(X), Y).predict(csr_matrix(X)) == plain
-    ).mean() > 0.98
+    labels = ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+    model = ProportionClassifier(epsilon=1.0, n_clusters=10)
+    plain = clone(model).fit(X, labels).predict(X)
+    assert (model.fit(csr_matrix(X), labels).predict(csr_matrix(X)) == plain).mean() > 0.98
     frame = pd.DataFrame(
         {"a": X[:, 0], "b": X[:, 1], "side": np.where(X[:, 0] > 0, "right", "left")}
     )
     encoder = make_column_transformer(
         (StandardScaler(), ["a", "b"]), (OneHotEncoder(sparse_output=False), ["side"])
     )
-    assert ProportionClassifier(embedder=encoder, **shared).fit(frame, Y).score(frame, Y) > 0.85
+    assert model.set_params(embedder=encoder).fit(frame, labels).score(frame, Y) > 0.85
     images = np.repeat(X, 2, axis=1).reshape(-1, 2, 2)
-    assert ProportionClassifier(embedder="pca", **shared).fit(images, Y).score(images, Y) > 0.85
+    assert model.set_params(embedder="pca").fit(images, labels).score(images, Y) > 0.85

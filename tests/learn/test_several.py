@@ -10,7 +10,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.utils import get_tags
 
 import labeldp as ldp
 from labeldp.errors import (
@@ -40,19 +39,20 @@ def ledger(tmp_path):
 
 
 def model(**changes):
-    given = {
-        "epsilon": 4.0,
-        "classes": COLUMNS,
-        "random_state": 0,
-        "estimator": LogisticRegression(),
-    }
+    given = {"epsilon": 4.0, "random_state": 0, "estimator": LogisticRegression()}
     return LabelDPClassifier(**given | changes)
+
+
+def closed(y=Y, classes=COLUMNS, **facts):
+    """Closed labels; with seeded noise unless they have a ledger."""
+    account = {"dataset": "d"} if "ledger" in facts else {"noise": ldp.SeededNoise(0)}
+    return ldp.PrivateLabels(y, **{"classes": classes} | account | facts)
 
 
 @pytest.mark.parametrize("split", [None, "equal", "one"])
 def test_each_target_is_predicted_from_one_draw(split):
     law = "auto" if split is None else COLUMNS.law(4.0, split)
-    fitted = model(law=law, noise=ldp.SeededNoise(0)).fit(X, Y)
+    fitted = model(law=law).fit(X, closed())
     predicted, proba = fitted.predict(X), fitted.predict_proba(X)
     assert predicted.shape == (N, 2)
     assert [each.shape for each in proba] == [(N, 2), (N, 3)]
@@ -71,7 +71,7 @@ def test_each_target_is_predicted_from_one_draw(split):
 
 
 def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
-    first = model(epsilon=2.0, ledger=ledger, dataset="d").fit(X, Y)
+    first = model(epsilon=2.0).fit(X, closed(ledger=ledger))
     assert (
         ledger.spent("d", "clicked"),
         ledger.spent("d", "rating"),
@@ -80,13 +80,13 @@ def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
     assert len(ledger.runs()) == 1
     assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
     with pytest.warns(RepeatWarning):
-        again = model(epsilon=2.0, ledger=ledger, dataset="d").fit(X, Y.to_numpy(object))
+        again = model(epsilon=2.0).fit(X, closed(Y.to_numpy(object), ledger=ledger))
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     assert ledger.spent("d", "rating") == 2.0
     with pytest.raises(BudgetExceeded):
-        model(epsilon=3.0, ledger=ledger, dataset="d").fit(X, Y)
+        model(epsilon=3.0).fit(X, closed(ledger=ledger))
     # noisy labels cost nothing
-    other = model(epsilon=2.0, ledger=ledger).fit(X, first.noisy_labels_)
+    other = model(epsilon=2.0).fit(X, first.noisy_labels_)
     np.testing.assert_array_equal(other.predict(X), first.predict(X))
     assert other.privacy_.evidence == "proven"
     alone = LabelDPClassifier(LogisticRegression(), random_state=0).fit(
@@ -102,7 +102,7 @@ def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split)
     probabilities, at one charge."""
     law = COLUMNS.law(3.0, split, "auto")
     given = {"epsilon": 3.0, "law": law, "n_stages": 2, "prior_temperature": 0.8}
-    fitted = model(**given, ledger=ledger, dataset="d").fit(X, Y)
+    fitted = model(**given).fit(X, closed(ledger=ledger))
     assert [(stage.name, stage.law) for stage in fitted.stages_] == [
         ("stage-1", law),
         ("stage-2", law),
@@ -129,7 +129,7 @@ def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split)
     for name, values in drawn.items():
         np.testing.assert_array_equal(law.prepare(prior)[name], values)
     with pytest.warns(RepeatWarning):
-        again = model(**given, ledger=ledger, dataset="d").fit(X, Y)
+        again = model(**given).fit(X, closed(ledger=ledger))
     np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
     assert ledger.spent("d", "rating") == 3.0
     assert fitted.score(X, Y) > 0.3  # a quarter is the share of the commonest combination
@@ -141,9 +141,7 @@ def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
     weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
     whole = COLUMNS.prior({"clicked": weights})(np.arange(N))
     found = [
-        model(prior=prior, law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(
-            X, Y
-        )
+        model(prior=prior, law=COLUMNS.law(4.0, "joint", "auto")).fit(X, closed())
         for prior in (
             {"clicked": weights},
             whole,
@@ -153,15 +151,13 @@ def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
     for each in found[1:]:
         np.testing.assert_array_equal(each.predict(X), found[0].predict(X))
     assert found[0].score(X, Y) > 0.5
-    flat = model(
-        prior=np.ones((N, 6)), law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)
-    ).fit(X, Y)
+    flat = model(prior=np.ones((N, 6)), law=COLUMNS.law(4.0, "joint", "auto")).fit(X, closed())
     assert (
         flat.noisy_labels_.blocks[-1].side.keys() == found[0].noisy_labels_.blocks[-1].side.keys()
     )
-    charged = model(
-        prior={"clicked": weights}, ledger=ledger, dataset="d", prior_weight=0.5, n_stages=2
-    ).fit(X, Y)
+    charged = model(prior={"clicked": weights}, prior_weight=0.5, n_stages=2).fit(
+        X, closed(ledger=ledger)
+    )
     assert (
         ledger.spent("d", "clicked") == ledger.spent("d", "rating") == 4.0
         and charged.privacy_.epsilon == 4.0
@@ -181,8 +177,8 @@ def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(
     """Two charges in the accounts of both columns, which add up to the fit's epsilon; rows are
     drawn by the noisy answer."""
     law = COLUMNS.law(3.0, split, "auto")
-    given = {"prior": prior, "law": law, "n_stages": stages, "ledger": ledger, "dataset": "d"}
-    fitted = model(**given).fit(X, Y)
+    given = {"prior": prior, "law": law, "n_stages": stages}
+    fitted = model(**given).fit(X, closed(ledger=ledger))
     assert (
         [ledger.spent("d", name) for name in COLUMNS.names]
         == [4.0, 4.0]
@@ -210,7 +206,7 @@ def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(
     assert (fitted.predict(X)[:, 0] == Y["clicked"]).mean() > 0.7
     assert all(each is not None for each in fitted.estimated_accuracy_)
     with pytest.warns(RepeatWarning):
-        again = model(**given).fit(X, Y)
+        again = model(**given).fit(X, closed(ledger=ledger))
     np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
     assert ledger.spent("d", "rating") == 4.0
 
@@ -218,26 +214,19 @@ def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(
 def test_a_budget_without_room_for_the_whole_fit_pays_for_no_prior(tmp_path):
     small = ldp.Ledger(tmp_path / "small.db", budget=3.0)
     with pytest.raises(BudgetExceeded):
-        model(
-            prior=ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ledger=small, dataset="d"
-        ).fit(X, Y)
+        model(prior=ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0)).fit(X, closed(ledger=small))
     assert small.runs() == []
 
 
 def test_stages_take_frames_the_default_estimator_and_units():
     frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.where(X[:, 0] > 0, "x", "y"))
-    given = {
-        "law": COLUMNS.law(4.0, "joint", "auto"),
-        "n_stages": 3,
-        "max_rows_per_unit": 1,
-        "noise": ldp.SeededNoise(0),
-    }
+    given = {"law": COLUMNS.law(4.0, "joint", "auto"), "n_stages": 3}
     weights = np.ones((N, 6))
     weights[0], weights[1] = 0.0, 1e308  # a row of zeros counts as uniform
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fitted = model(estimator=None, prior=weights, prior_weight=0.2, **given).fit(
-            frame, Y, unit=np.arange(N) // 2
+            frame, closed(unit=np.arange(N) // 2, max_rows_per_unit=1)
         )
     assert {each.category for each in caught} == {SeededNoiseWarning, LeftOutWarning}
     assert [stage.name for stage in fitted.stages_] == ["stage-1", "stage-2", "stage-3"]
@@ -254,7 +243,7 @@ def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_other
     }
     belief = [rng.dirichlet(np.ones(size), 40) for size in columns.sizes]
     noisy = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(1.0, "joint", "auto"),
         prior=rng.random((40, 12)),
     )
@@ -271,11 +260,11 @@ def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_other
         )
         assert found.privacy == noisy.privacy and not found.invertible.any()
     flat = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(1.0, "joint", "auto"),
     )
     apart = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(1.0, "joint"),
     )
     uniform = [np.ones((40, size)) for size in columns.sizes]
@@ -293,7 +282,7 @@ def predicted_of(labels, columns, epsilon):
     """The mean probabilities of each column by a model without useful features, which learns the
     rates."""
     noisy = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(epsilon, "joint"),
     )
     features = np.random.default_rng(5).standard_normal((len(labels), 2))
@@ -344,14 +333,9 @@ def test_classifiers_that_give_no_probability_to_a_class_do_not_ruin_the_reading
     rng = np.random.default_rng(0)
     third = np.where(rng.random(N) < 0.12, 2, X[:, 0] > 0).astype(int)
     columns = ldp.LabelColumns({"a": [0, 1, 2], "b": [0, 1]})
-    fitted = model(
-        estimator=RidgeClassifier(),
-        classes=columns,
-        law=columns.law(epsilon, "joint"),
-        epsilon=epsilon,
-        noise=ldp.SeededNoise(0),
-    )
-    predicted = fitted.fit(X, {"a": third, "b": (X[:, 1] > 0).astype(int)}).predict(X)
+    fitted = model(estimator=RidgeClassifier(), law=columns.law(epsilon, "joint"), epsilon=epsilon)
+    labels = closed({"a": third, "b": (X[:, 1] > 0).astype(int)}, columns)
+    predicted = fitted.fit(X, labels).predict(X)
     assert (predicted[:, 0] == third).mean() > 0.8
 
 
@@ -367,7 +351,7 @@ def test_what_is_told_with_ties_is_the_conditional_law_of_the_set():
         rng.random((2, 3, 2)) + 0.1,
     )
     noisy = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(1.0, "joint"),
     )
     joint = np.einsum("na,nb,nc,abc->nabc", *belief, ties)
@@ -389,7 +373,7 @@ def test_without_draws_enough_the_columns_count_as_independent():
     columns = ldp.LabelColumns({"a": list(range(20)), "b": list(range(20))})
     labels = np.stack([np.arange(30) % 20] * 2, axis=1)
     noisy = ldp.privatize(
-        ldp.PrivateLabels(labels, classes=columns, noise=ldp.SeededNoise(0)),
+        closed(labels, columns),
         columns.law(0.5, "joint"),
     )
     belief = [np.ones((30, 20))] * 2
@@ -402,17 +386,16 @@ def test_without_draws_enough_the_columns_count_as_independent():
 
 
 def test_a_fit_to_one_target_leaves_nothing_of_several():
-    fitted = model().fit(X, Y)
-    one = fitted.set_params(classes=[0, 1]).fit(X, np.arange(N) % 2)
+    fitted = model().fit(X, closed())
+    one = fitted.fit(X, closed(np.arange(N) % 2, [0, 1]))
     assert hasattr(one, "estimator_") and not hasattr(one, "estimators_")
-    several = one.set_params(classes=COLUMNS).fit(X, Y)
+    several = one.fit(X, closed())
     assert hasattr(several, "estimators_") and not hasattr(several, "estimator_")
 
 
 def test_units_share_the_bill(ledger):
-    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(
-        X, Y, unit=np.arange(N) // 3
-    )
+    labels = closed(ledger=ledger, unit=np.arange(N) // 3, max_rows_per_unit=2)
+    fitted = model(epsilon=2.0).fit(X, labels)
     assert fitted.privacy_.epsilon == 2.0
     assert (~fitted.noisy_labels_.evidenced).sum() == N // 3
 
@@ -422,16 +405,11 @@ def test_public_weights_of_rows_weigh_in_learning_alone(law, stages):
     """A row of weight 0 has no say, in whatever order; the draws of the first stage do not
     change."""
     used = "auto" if law == "auto" else COLUMNS.law(4.0, "joint", "auto")
-    given = {
-        "law": used,
-        "n_stages": stages,
-        "noise": ldp.SeededNoise(0),
-        "validation_fraction": 0.0,
-    }
+    given = {"law": used, "n_stages": stages, "validation_fraction": 0.0}
     given["estimator"] = SoftmaxRegression(C=1.0)
     counted = X[:, 2] > 0
     weights = np.where(counted, 1.0, 0.0)
-    plain, fitted = model(**given).fit(X, Y), model(**given).fit(X, Y, weights)
+    plain, fitted = (model(**given).fit(X, closed(), each) for each in (None, weights))
     outputs = [
         {block.stage: block.outputs for block in each.noisy_labels_.blocks}
         for each in (plain, fitted)
@@ -466,7 +444,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_charge(ledger):
         (np.ones(N), KNeighborsClassifier(), "takes sample_weight"),
     ):
         with pytest.raises(InvalidInput, match=said):
-            model(ledger=ledger, dataset="d", estimator=estimator).fit(X, Y, weights)
+            model(estimator=estimator).fit(X, closed(ledger=ledger), weights)
     assert not ledger.exists() or ledger.runs() == []
 
 
@@ -477,9 +455,9 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
         "n_stages": stages,
         "epsilon": 3.0,
     }
-    fitted = model(
-        **given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}, ledger=ledger, dataset="d"
-    ).fit(X, Y)
+    fitted = model(**given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}).fit(
+        X, closed(ledger=ledger)
+    )
     np.testing.assert_allclose(fitted.predict_proba(X)[1].mean(axis=0), [0.2, 0.7, 0.1], atol=0.03)
     np.testing.assert_allclose(fitted.predict_proba(X)[0].mean(axis=0), [0.5, 0.5], atol=0.1)
     free = model(**given).fit(X, fitted.noisy_labels_)
@@ -527,7 +505,6 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
             "Column 'rating'.*some label is not",
         ),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
-        ({"column": "clicked"}, Y, "under their own names"),
         ({"estimator": "trees"}, Y, "classifier"),
         ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
         ({"class_prior": {"cliked": [0.5, 0.5]}}, Y, "'clicked'"),
@@ -539,22 +516,14 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
 )
 def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     with pytest.raises((InvalidInput, TypeError), match=said):
-        model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
+        model(**changes).fit(X, closed(y, ledger=ledger))
+    with pytest.raises(InvalidInput, match="under their own names"):
+        closed(ledger=ledger, column="clicked")
     assert not ledger.exists() or ledger.runs() == []
 
 
-def test_noisy_labels_of_one_column_are_refused():
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(1.0)
-    )
-    with pytest.raises(InvalidInput, match="declared classes, got other ones"):
-        model().fit(X, noisy["rating"])
-
-
 def test_a_column_that_no_row_was_asked_about_is_named():
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(4.0)
-    )
+    noisy = ldp.privatize(closed(), COLUMNS.law(4.0))
     others = ~noisy["clicked"].evidenced
     with pytest.raises(InvalidInput, match="got none about 'clicked'"):
         model().fit(X[others], noisy[others])
@@ -565,28 +534,22 @@ def test_a_column_that_no_row_was_asked_about_is_named():
 )
 def test_learners_of_one_column_say_so(kind, ledger):
     with pytest.raises(InvalidInput, match=f"one label column with {kind.__name__}"):
-        kind(epsilon=1.0, classes=COLUMNS, ledger=ledger, dataset="d").fit(X, Y)
+        kind(epsilon=1.0).fit(X, closed(ledger=ledger))
     assert not ledger.exists() or ledger.runs() == []
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(1.0)
-    )
+    noisy = ldp.privatize(closed(), COLUMNS.law(1.0))
     with pytest.raises(InvalidInput, match="one label column"):
         ldp.LabelDPRegressor(epsilon=1.0).fit(X, noisy)
 
 
-def test_it_is_cloned_and_tagged_as_scikit_learn_expects():
-    copy = clone(model())
-    assert copy.classes == COLUMNS and copy.classes.names == COLUMNS.names
-    assert get_tags(copy).target_tags.multi_output
-    assert not get_tags(LabelDPClassifier()).target_tags.multi_output
+def test_a_clone_is_scored_on_noisy_labels_one_column_at_a_time():
+    fitted = clone(model()).fit(X, closed())
     with pytest.raises(InvalidInput, match="score one column"):
-        fitted = copy.set_params(noise=ldp.SeededNoise(0)).fit(X, Y)
         fitted.score(X, fitted.noisy_labels_)
     assert fitted.estimators_[0].score(X, Y["clicked"]) > 0.8
 
 
 def test_a_score_of_other_rows_or_without_weight_is_refused_in_words():
-    fitted = model().set_params(noise=ldp.SeededNoise(0)).fit(X, Y)
+    fitted = model().fit(X, closed())
     with pytest.raises(InvalidInput, match="as many as X has"):
         fitted.score(X, Y[:5])
     with pytest.raises(InvalidInput, match="not all zero"):
@@ -600,8 +563,7 @@ POINTS = np.array([0, 30, 60])[np.digitize(PAID["paid"], [15, 45])]
 
 
 def test_a_true_number_is_scored_by_its_nearest_point():
-    given = {"epsilon": 8.0, "noise": ldp.SeededNoise(0)}
-    several = model(classes=SPREAD, **given).fit(X, PAID)
+    several = model(epsilon=8.0).fit(X, closed(PAID, SPREAD))
     predicted = several.predict(X)
     right = (predicted[:, 0] == PAID["clicked"]) & (predicted[:, 1] == POINTS)
     assert (
@@ -610,78 +572,29 @@ def test_a_true_number_is_scored_by_its_nearest_point():
     assert several.score(X, PAID.to_numpy(object)) == right.mean()
     with pytest.raises(InvalidInput, match="some label is not"):
         several.score(X, PAID.assign(paid=np.where(np.arange(N) == 3, np.nan, PAID["paid"])))
-    one = model(classes=SPREAD.lists[1], **given).fit(X, PAID["paid"])
+    one = model(epsilon=8.0).fit(X, closed(PAID["paid"], SPREAD.lists[1]))
     assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.5
     # a fit on classes forgets the grid
-    codes = one.set_params(classes=[0, 1]).fit(X, (X[:, 0] > 0).astype(int))
+    codes = one.fit(X, closed((X[:, 0] > 0).astype(int), [0, 1]))
     assert codes.score(X, np.full(N, 0.4)) == 0
 
 
 def test_clusters_score_numbers_by_their_nearest_points():
-    one = ldp.learn.ProportionClassifier(
-        LogisticRegression(),
-        epsilon=8.0,
-        classes=SPREAD.lists[1],
-        noise=ldp.SeededNoise(0),
-        random_state=0,
-    )
-    one.fit(X, PAID["paid"])
+    one = ldp.learn.ProportionClassifier(LogisticRegression(), epsilon=8.0, random_state=0)
+    one.fit(X, closed(PAID["paid"], SPREAD.lists[1]))
     assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.3
 
 
 def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
     ids, order = np.arange(N) + 1000, np.random.default_rng(1).permutation(N)
-    first = model(ledger=ledger, dataset="d").fit(X, Y, ids=ids)
+    first = model().fit(X, closed(ledger=ledger, ids=ids))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        again = model(ledger=ledger, dataset="d").fit(X[order], Y.iloc[order], ids=ids[order])
-        model(classes=None).fit(X[order], again.noisy_labels_)  # in the order of X
+        turned = closed(Y.iloc[order], ledger=ledger, ids=ids[order])
+        again = model().fit(X[order], turned, ids=ids[order])
+        model().fit(X[order], again.noisy_labels_)  # in the order of X
     assert [each.category for each in said] == [RepeatWarning]
     np.testing.assert_array_equal(again.noisy_labels_.ids, ids[order])
     np.testing.assert_array_equal(
         again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order]
     )
-
-
-@pytest.mark.parametrize("split", ["equal", "one", "joint"])
-def test_some_columns_of_noisy_labels_are_learned_alone(split):
-    """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of
-    them, too."""
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=COLUMNS, noise=ldp.SeededNoise(0)), COLUMNS.law(4.0, split)
-    )
-    turned = ldp.LabelColumns(dict(zip(COLUMNS.names[::-1], COLUMNS.lists[::-1], strict=True)))
-    whole, other = model(classes=None).fit(X, noisy), model(classes=turned).fit(X, noisy)
-    np.testing.assert_array_equal(other.predict(X), whole.predict(X)[:, ::-1])
-    assert [list(each) for each in other.classes_] == [
-        [1, 2, 3],
-        ["no", "yes"],
-    ] and other.estimated_accuracy_ == whole.estimated_accuracy_[::-1]
-    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            {**Y, "high": (X[:, 2] > 0).astype(int)}, classes=three, noise=ldp.SeededNoise(0)
-        ),
-        three.law(4.0, split),
-    )
-    whole, some = model(classes=None).fit(X, noisy), model().fit(X, noisy)
-    assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
-    np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, :2])
-    assert 0 < some.score(X, Y) <= 1
-    with pytest.raises(InvalidInput, match="declared classes"):
-        model(classes=ldp.LabelColumns({"clicked": ["yes", "no"], "high": [0, 1]})).fit(X, noisy)
-
-
-def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
-    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
-    drawn = ldp.privatize(
-        ldp.PrivateLabels(
-            {**Y, "high": (X[:, 2] > 0).astype(int)}, classes=three, noise=ldp.SeededNoise(0)
-        ),
-        three.law(4.0),
-    )
-    others = ~drawn["high"].evidenced
-    noisy = drawn[others]
-    with pytest.raises(InvalidInput, match="none about 'high'"):
-        model(classes=None).fit(X[others], noisy)
-    assert model().fit(X[others], noisy).predict(X).shape == (N, 2)

@@ -11,6 +11,10 @@ from labeldp.laws import ClusterRR
 from labeldp.papers.malek2021 import Alibi
 
 
+def closed(y: object, k: int = 4, **facts: object) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(y, **{"classes": range(k), "noise": ldp.SeededNoise(1)} | facts)
+
+
 def blobs(n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(8)
     y = rng.integers(0, 4, n)
@@ -31,11 +35,9 @@ def test_the_classifier_learns(law: object, n_stages: int) -> None:
         epsilon=2.0,
         law=law,
         n_stages=n_stages,
-        classes=range(4),
-        noise=ldp.SeededNoise(1),
         random_state=0,
     )
-    model.fit(X[:4000], y[:4000])
+    model.fit(X[:4000], closed(y[:4000]))
     truth = (model.predict(X[4000:]) == y[4000:]).mean()
     assert truth > 0.81
     assert model.estimated_accuracy_.low - 0.05 <= truth <= model.estimated_accuracy_.high + 0.05
@@ -44,23 +46,22 @@ def test_the_classifier_learns(law: object, n_stages: int) -> None:
 @pytest.mark.parametrize("law", [Alibi(4, 2.0), ClusterRR(4, 2.0, 0.1)], ids=str)
 def test_fitting_on_noisy_labels_holds_rows_out(law: ldp.Law) -> None:
     X, y = blobs(4000)
-    noisy = ldp.privatize(ldp.PrivateLabels(y, classes=range(4), noise=ldp.SeededNoise(2)), law)
+    noisy = ldp.privatize(closed(y, noise=ldp.SeededNoise(2)), law)
     model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, random_state=0).fit(X, noisy)
     assert (model.predict(X) == y).mean() > 0.81
     assert model.estimated_accuracy_ is not None
 
 
 def test_too_high_a_floor_is_refused_before_anything_is_charged(ledger) -> None:
+    facts = {"dataset": "d", "column": "label", "ledger": ledger, "noise": None}
     with pytest.raises(ldp.InvalidInput, match="must fit"):
         ldp.privatize(
-            ldp.PrivateLabels(
-                [0, 1, 2], classes=range(3), dataset="d", column="label", ledger=ledger
-            ),
+            closed([0, 1, 2], 3, **facts),
             ClusterRR(3, 1.0, 0.4),
         )
     with pytest.raises(ldp.InvalidInput, match="finite prior"):
         ldp.privatize(
-            ldp.PrivateLabels([0, 1], classes=range(2), dataset="d", column="label", ledger=ledger),
+            closed([0, 1], 2, **facts),
             ClusterRR(2, 1.0),
             prior=[[np.nan, 1.0], [1.0, 1.0]],
         )

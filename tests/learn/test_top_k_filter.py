@@ -66,10 +66,11 @@ def test_rows_of_the_latest_stage_stay_whatever_k_is():
     assert len(in_top_k(parts[0], proba[:N], 1)) == N  # one stage has none before it
 
 
-def blobs():
+def blobs(**facts):
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=800)
-    return 3 * np.eye(4)[y] + rng.normal(size=(800, 4)), y
+    labels = ldp.PrivateLabels(y, classes=range(4), **facts or {"noise": ldp.SeededNoise(0)})
+    return 3 * np.eye(4)[y] + rng.normal(size=(800, 4)), labels
 
 
 def test_the_classifier_keeps_the_latest_rows(monkeypatch):
@@ -80,13 +81,7 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
         "fit",
         lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest),
     )
-    settings = {
-        "law": "rr-with-prior",
-        "correction": "none",
-        "validation_fraction": 0.0,
-        "classes": range(4),
-        "noise": ldp.SeededNoise(0),
-    }
+    settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0}
     model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, top_k_filter="mean", **settings)
     model.fit(*blobs())
     seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the dry run
@@ -98,14 +93,13 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
 
 
 def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(ledger):
-    model = ldp.LabelDPClassifier(
-        law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, top_k_filter="mean"
-    )
+    model = ldp.LabelDPClassifier(law="auto", n_stages=2, top_k_filter="mean")
+    X, labels = blobs(dataset="d", column="label", ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="rr-with-prior"):
-        model.fit(*blobs())
+        model.fit(X, labels)
     assert not ledger.runs()
     with pytest.raises(ldp.InvalidInput, match="top_k_filter"):
-        model.set_params(top_k_filter="median").fit(*blobs())
+        model.set_params(top_k_filter="median").fit(X, labels)
     assert not ledger.runs()
 
 
@@ -118,6 +112,6 @@ def test_in_one_stage_the_mean_leaves_no_row_out(law, monkeypatch):
         "fit",
         lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest),
     )
-    settings = {"law": law, "correction": "none", "classes": range(4), "noise": ldp.SeededNoise(0)}
-    ldp.LabelDPClassifier(LogisticRegression(), top_k_filter="mean", **settings).fit(*blobs())
+    settings = {"law": law, "correction": "none", "top_k_filter": "mean"}
+    ldp.LabelDPClassifier(LogisticRegression(), **settings).fit(*blobs())
     assert 700 < seen[-2] < seen[-1] == 800  # and the held-out rows in the last fit

@@ -24,6 +24,10 @@ X, Y = make_blobs(3000, centers=K, random_state=0, cluster_std=0.5)
 PROBLEM = ghazi2021.Problem("logistic", radius=20.0, norm=3.0)
 
 
+def private(y: np.ndarray = Y, **facts: object) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(y, classes=range(K), **facts)
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_names_are_documented_and_on_the_page(paper: str) -> None:
     module = import_module(f"labeldp.papers.{paper}")
@@ -75,9 +79,8 @@ def test_a_self_supervised_prior_is_algorithm_4(ledger: ldp.Ledger) -> None:
         100,
         0.05,
     )
-    model = ldp.LabelDPClassifier(**asked, classes=range(K), dataset="blobs", ledger=ledger).fit(
-        X, Y
-    )
+    labels = private(dataset="blobs", column="label", ledger=ledger)
+    model = ldp.LabelDPClassifier(**asked).fit(X, labels)
     assert [run.epsilon for run in ledger.runs()] == [0.05, 0.95]
     assert model.score(X, Y) > 0.6  # of four classes
     with pytest.raises(ldp.InvalidInput, match="byol, dino"):
@@ -88,7 +91,7 @@ def test_a_self_supervised_prior_is_algorithm_4(ledger: ldp.Ledger) -> None:
     "law", [ldp.RandomizedResponse(K, 2.0), ldp.SubsetSelection(K, 2.0)], ids=lambda law: law.name
 )
 def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
-    noisy = ldp.privatize(ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)), law)
+    noisy = ldp.privatize(private(noise=ldp.SeededNoise(0)), law)
     found = ghazi2021.lp_rr_sgd(X, noisy, PROBLEM)
     steps = ghazi2021.second_moment(law)
     assert np.array_equal(
@@ -101,7 +104,7 @@ def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
         [
             noisy[:10],
             ldp.privatize(
-                ldp.PrivateLabels(Y[10:20], classes=range(K), noise=ldp.SeededNoise(0)),
+                private(Y[10:20], noise=ldp.SeededNoise(0)),
                 ldp.RandomizedResponse(K, 1.0),
             ),
         ]
@@ -112,9 +115,7 @@ def test_lp_rr_sgd_is_sgd_with_the_law_s_own_steps(law: ldp.Law) -> None:
 
 def test_lp_normal_sgd_learns_from_labels_with_gaussian_noise() -> None:
     query = Histogram(K, 4.0, len(Y), "gaussian", 1e-6)
-    answer = ldp.aggregate(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)), query, np.arange(len(Y))
-    )
+    answer = ldp.aggregate(private(noise=ldp.SeededNoise(0)), query, np.arange(len(Y)))
     found = ghazi2021.lp_normal_sgd(X, answer, PROBLEM, last=False)
     wanted = ghazi2021.sgd(
         X, ghazi2021.label_vectors(answer), PROBLEM, ghazi2021.second_moment(query)
@@ -130,7 +131,7 @@ def test_lp_normal_sgd_learns_from_labels_with_gaussian_noise() -> None:
 def test_the_modified_loss_is_the_formula_and_the_debiased_loss_at_lambda() -> None:
     law, q = ldp.ClusterRR(K, 1.0, 0.05, realised=False), np.array([0.7, 0.1, 0.1, 0.1])
     noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0)),
+        private(noise=ldp.SeededNoise(0)),
         law,
         prior=np.tile(q, (len(Y), 1)),
     )
@@ -153,21 +154,14 @@ def test_the_split_of_the_paper_s_prior_is_charged_in_two_parts(tmp_path: Path) 
     spent = {}
     for kind in (ClusterPrior, esfandiari2022.ClusterRRPrior):
         ledger = ldp.Ledger(tmp_path / f"{kind.__name__}.db")
-        prior = kind(n_clusters=8)
-        settings = {
-            "prior": prior,
-            "validation_fraction": 0.0,
-            "dataset": "blobs",
-            "ledger": ledger,
-        }
-        model = ldp.LabelDPClassifier(
-            epsilon=0.5, law="cluster-rr", classes=range(K), **settings
-        ).fit(X, Y)
+        settings = {"prior": kind(n_clusters=8), "validation_fraction": 0.0}
+        model = ldp.LabelDPClassifier(epsilon=0.5, law="cluster-rr", **settings)
+        model.fit(X, private(dataset="blobs", column="label", ledger=ledger))
         spent[kind.__name__] = [run.epsilon for run in ledger.runs()]
         assert sum(spent[kind.__name__]) <= 0.5 and model.score(X, Y) > 0.6
     assert spent["ClusterPrior"] != spent["ClusterRRPrior"]
     stated = esfandiari2022.ClusterRRPrior(n_clusters=8, epsilon=0.1)
     model = ldp.LabelDPClassifier(epsilon=0.5, law="cluster-rr", prior=stated).fit(
-        X, ldp.PrivateLabels(Y, classes=range(K), noise=ldp.SeededNoise(0))
+        X, private(noise=ldp.SeededNoise(0))
     )
     assert [receipt.epsilon for receipt in model.receipts_] == [0.1, 0.4]

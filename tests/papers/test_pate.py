@@ -40,8 +40,14 @@ from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier, plan_teache
 BUDGET = 20.0  # of each column
 
 X, Y = make_blobs(1200, centers=3, random_state=0, cluster_std=1.0)
-FEW: dict[str, Any] = {"epsilon": 8.0, "n_teachers": 24, "n_queries": 40, "classes": range(3)}
+FEW: dict[str, Any] = {"epsilon": 8.0, "n_teachers": 24, "n_queries": 40}
 SEEDED = ldp.SeededNoise(0)
+
+
+def private(y: Any = Y, **facts: Any) -> ldp.PrivateLabels:
+    """Labels of a ledger, or with seeded noise."""
+    ours = {"dataset": "d", "column": "label"} if "ledger" in facts else {"noise": SEEDED}
+    return ldp.PrivateLabels(y, **{"classes": range(3)} | ours | facts)
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_the_student_learns_from_answers(semi: bool) -> None:
     student = make_pipeline(StandardScaler(), LogisticRegression())
     student = SelfTrainingClassifier(student) if semi else student
     model = PATEClassifier(student, epsilon=4.0, n_queries=60, semi_supervised=semi).fit(
-        X, ldp.PrivateLabels(Y, classes=range(3), noise=SEEDED)
+        X, private()
     )
     assert model.score(X, Y) > 0.85
     assert model.predict_proba(X).shape == (1200, 3)
@@ -91,9 +97,8 @@ def test_the_student_learns_from_answers(semi: bool) -> None:
 
 def test_names_of_classes_and_what_is_left_behind(ledger: ldp.Ledger) -> None:
     names = np.array(["a", "b", "c"])
-    model = PATEClassifier(
-        **FEW | {"classes": list("abc")}, delta=1e-5, dataset="d", ledger=ledger
-    ).fit(X, names[Y])
+    labels = private(names[Y], classes=list("abc"), ledger=ledger)
+    model = PATEClassifier(**FEW, delta=1e-5).fit(X, labels)
     assert set(model.predict(X)) <= set("abc")
     assert (
         (model.privacy_.epsilon, model.privacy_.delta)
@@ -122,7 +127,7 @@ def test_teachers_are_any_classifier_or_a_function(student: Any) -> None:
         return SelfTrainingClassifier(LogisticRegression()).fit(X, labels).predict(X[asked])
 
     for teacher in (None, RandomForestClassifier(5, n_jobs=2, verbose=1), every_row):
-        model = PATEClassifier(student, teacher=teacher, **FEW, noise=SEEDED).fit(X, Y)
+        model = PATEClassifier(student, teacher=teacher, **FEW).fit(X, private())
         assert model.score(X, Y) > 0.8
 
 
@@ -145,7 +150,7 @@ def test_a_changed_label_changes_one_vote_of_each_query(
         other = Y.copy()
         if row is not None:
             other[row] = (other[row] + 1) % 3
-        PATEClassifier(**settings, noise=SEEDED).fit(X, other)
+        PATEClassifier(**settings).fit(X, private(other))
     for changed in counted[1:]:
         moved = np.abs(changed - counted[0]).sum(axis=1)
         assert set(moved.tolist()) <= {0, 2}
@@ -158,9 +163,7 @@ def test_all_labels_of_a_unit_change_one_vote_of_each_query(counted: list[np.nda
     mine = unit == np.bincount(unit).argmax()
     for labels in (Y, np.where(mine, (Y + 1) % 3, Y)):
         with pytest.warns(ldp.errors.LeftOutWarning):
-            model = PATEClassifier(**FEW, max_rows_per_unit=4, noise=SEEDED).fit(
-                X, labels, unit=unit
-            )
+            model = PATEClassifier(**FEW).fit(X, private(labels, unit=unit, max_rows_per_unit=4))
     assert set(np.abs(counted[0] - counted[1]).sum(axis=1).tolist()) <= {0, 2}
     assert mine.sum() > 4
     assert model.receipts_[0].rows_over_the_cap > 0
@@ -208,9 +211,9 @@ def test_what_a_teacher_says_in_c_is_heard_by_nobody(capfd: pytest.CaptureFixtur
 
     print("before")
     with pytest.warns(NoisyVotesWarning):
-        PATEClassifier(
-            LogisticRegression(), teacher=telling, **FEW | {"n_teachers": 3}, noise=SEEDED
-        ).fit(X, Y)
+        PATEClassifier(LogisticRegression(), teacher=telling, **FEW | {"n_teachers": 3}).fit(
+            X, private()
+        )
     print("after")
     os.write(2, b"heard")
     ctypes.CDLL(None).fflush(None)
@@ -258,13 +261,13 @@ def test_silence_of_several_threads_ends_with_the_last() -> None:
 def test_teachers_that_noise_outvotes_are_warned_of_before_the_charge(
     ledger: ldp.Ledger, settings: dict[str, Any], said: str
 ) -> None:
-    model = PATEClassifier(LogisticRegression(), **FEW | settings, dataset="d", ledger=ledger)
+    model = PATEClassifier(LogisticRegression(), **FEW | settings)
     with (
         warnings.catch_warnings(),
         pytest.raises(NoisyVotesWarning, match=f"{said} on the right one.*n_teachers="),
     ):
         warnings.simplefilter("error", NoisyVotesWarning)
-        model.fit(X, Y)
+        model.fit(X, private(ledger=ledger))
     assert ledger.runs() == []
 
 
@@ -290,22 +293,20 @@ def test_votes_that_are_none_count_as_the_shards_most_frequent_class(
         # good in the dry run
         return frequent(X, rows, codes, asked) if next(calls) == 0 else votes(len(asked))
 
-    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(
-        X, np.zeros(1200, int)
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW).fit(
+        X, private(np.zeros(1200, int))
     )
     assert counted[0].tolist() == [[24, 0, 0]] * 40
 
 
 def test_shards_of_one_class_and_classes_that_no_row_has(counted: list[np.ndarray]) -> None:
-    model = PATEClassifier(LogisticRegression(), **FEW | {"classes": range(4)}, noise=SEEDED).fit(
-        X, np.full(1200, 1)
+    model = PATEClassifier(LogisticRegression(), **FEW).fit(
+        X, private(np.full(1200, 1), classes=range(4))
     )
     assert counted[0].tolist() == [[0, 24, 0, 0]] * 40
     assert set(model.predict(X).tolist()) == {1}
     assert model.predict_proba(X).shape == (1200, 4)
-    one_row_each = PATEClassifier(**FEW | {"n_teachers": 1200, "threshold": 0}, noise=SEEDED).fit(
-        X, Y
-    )
+    one_row_each = PATEClassifier(**FEW | {"n_teachers": 1200, "threshold": 0}).fit(X, private())
     assert one_row_each.aggregate_.n_rows.tolist() == [1200] * 40
 
 
@@ -318,9 +319,7 @@ def test_a_machine_without_memory_is_told_without_a_label(ledger: ldp.Ledger) ->
         raise MemoryError(f"secret {codes}")
 
     with pytest.raises(MemoryError, match="Nothing was charged") as error:
-        PATEClassifier(LogisticRegression(), teacher=large, **FEW, dataset="d", ledger=ledger).fit(
-            X, Y
-        )
+        PATEClassifier(LogisticRegression(), teacher=large, **FEW).fit(X, private(ledger=ledger))
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
     assert ledger.runs() == []
@@ -332,7 +331,7 @@ def test_global_random_states_are_as_they_were() -> None:
     before = np.random.random(), random.random()
     np.random.seed(3)
     random.seed(3)
-    PATEClassifier(LogisticRegression(), teacher=drunk, **FEW, noise=SEEDED).fit(X, Y)
+    PATEClassifier(LogisticRegression(), teacher=drunk, **FEW).fit(X, private())
     assert (np.random.random(), random.random()) == before
 
 
@@ -355,9 +354,7 @@ def test_teachers_come_before_the_charge_and_the_charge_before_the_noise(
         return release(self, *arguments)
 
     monkeypatch.setattr(ConfidentGNMax, "release", watched)
-    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, dataset="d", ledger=ledger).fit(
-        X, Y
-    )
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW).fit(X, private(ledger=ledger))
     assert spent == {"trained": [0.0] * 25, "drawn": [8.0]}
 
 
@@ -368,19 +365,19 @@ def test_a_repeat_gets_the_stored_answers_and_trains_nobody(ledger: ldp.Ledger) 
         calls.append(len(rows))
         return (X[asked] @ [1.0, 2.0] > codes.mean()).astype(int)
 
-    model = PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, dataset="d", ledger=ledger)
-    ids = np.arange(1200) + 7
-    one = model.fit(X, Y, ids=ids)
+    model, ids = PATEClassifier(LogisticRegression(), teacher=teacher, **FEW), np.arange(1200) + 7
+    one = model.fit(X, private(ids=ids, ledger=ledger))
     values, queries, trained = one.aggregate_.values, ids[one.queries_], len(calls)
     order = np.random.default_rng(0).permutation(1200)
-    two = model.fit(X[order], Y[order], ids=ids[order])
+    two = model.fit(X[order], private(Y[order], ids=ids[order], ledger=ledger))
     assert two.aggregate_.values.tolist() == values.tolist()
     assert ids[order][two.queries_].tolist() == queries.tolist()
     assert len(calls) == trained + 1  # the dry run
     assert ledger.spent("d", "label") == 8.0
     assert two.privacy_.repeated
-    settings = model.get_params(deep=False) | {"ledger": ldp.Ledger(ledger.location)}
-    settings["ledger"].set_budget("d", "label", 100.0)
+    settings, more = model.get_params(deep=False), ldp.Ledger(ledger.location)
+    more.set_budget("d", "label", 100.0)
+    labels = private(ids=ids, ledger=more)
     others = (
         {"n_teachers": 23},
         {"random_state": 1},
@@ -388,9 +385,9 @@ def test_a_repeat_gets_the_stored_answers_and_trains_nobody(ledger: ldp.Ledger) 
         {"teacher": LogisticRegression()},
     )
     for number, other in enumerate(others, start=2):
-        PATEClassifier(**settings | other).fit(X, Y, ids=ids)
+        PATEClassifier(**settings | other).fit(X, labels)
         assert ledger.spent("d", "label") == 8.0 * number  # another question
-    PATEClassifier(**settings).fit(2 * X, Y, ids=ids)
+    PATEClassifier(**settings).fit(2 * X, labels)
     assert ledger.spent("d", "label") == 8.0 * (len(others) + 2)
 
 
@@ -405,15 +402,15 @@ def test_killed_between_charge_and_store_it_is_spent_and_gives_nothing(
         write(store, name, data, **more)
 
     monkeypatch.setattr(run_store.RunStore, "write", dying)
-    model = PATEClassifier(**FEW, dataset="d", ledger=ledger)
+    model, labels = PATEClassifier(**FEW), private(ledger=ledger)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, Y)
+        model.fit(X, labels)
     assert not hasattr(model, "aggregate_")
     assert ledger.spent("d", "label") == 8.0
     (run,) = ledger.runs()
     assert {path.name for path in ledger.run_dir(run.run_id).iterdir()} == {"charge.json"}
     monkeypatch.setattr(run_store.RunStore, "write", write)
-    assert model.fit(X, Y).receipts_[0].run_id != run.run_id
+    assert model.fit(X, labels).receipts_[0].run_id != run.run_id
     assert ledger.spent("d", "label") == 16.0
 
 
@@ -427,13 +424,9 @@ def test_a_budget_that_is_too_small_is_refused_before_a_teacher_is_trained(
         return frequent(X, rows, codes, asked)
 
     with pytest.raises(ldp.BudgetExceeded, match="Nothing was charged"):
-        PATEClassifier(
-            LogisticRegression(),
-            teacher=teacher,
-            **FEW | {"epsilon": 21.0},
-            dataset="d",
-            ledger=ledger,
-        ).fit(X, Y)
+        PATEClassifier(LogisticRegression(), teacher=teacher, **FEW | {"epsilon": 21.0}).fit(
+            X, private(ledger=ledger)
+        )
     assert len(calls) == 1  # the dry run
     assert ledger.runs() == []
 
@@ -451,16 +444,13 @@ def test_without_an_answer_there_is_no_student_and_the_spend_is_told(ledger: ldp
         n_teachers=300,
         n_queries=4,
         threshold=300,
-        classes=range(3),
-        dataset="d",
-        ledger=ledger,
     )
     for _ in range(2):
         with pytest.raises(
             ldp.InvalidInput,
             match=r"none to 4 queries with threshold=300 of 300 teachers\. epsilon=15 is spent",
         ) as error:
-            model.fit(X, Y)
+            model.fit(X, private(ledger=ledger))
     assert "lower" in str(error.value)
     (run,) = ledger.runs()
     assert run.run_id in str(error.value)
@@ -529,9 +519,10 @@ class Failing(ClassifierMixin, BaseEstimator):
 def test_what_is_wrong_is_said_before_anything_is_charged(
     ledger: ldp.Ledger, wrong: dict[str, Any], said: str
 ) -> None:
-    settings = {"estimator": LogisticRegression(), **FEW, "dataset": "d", "ledger": ledger} | wrong
+    settings = {"estimator": LogisticRegression(), **FEW} | wrong
+    facts = {name: settings.pop(name) for name in ("classes", "dataset", "noise") if name in wrong}
     with pytest.raises(ldp.InvalidInput, match=said):
-        PATEClassifier(**settings).fit(X, Y)
+        PATEClassifier(**settings).fit(X, private(ledger=ledger, **facts))
     assert ledger.runs() == []
 
 
@@ -545,9 +536,8 @@ def test_groups_of_rows_are_not_asked_as_teachers_are() -> None:
 
 
 def test_answers_are_kept_in_a_file_with_those_that_are_missing(tmp_path: Path) -> None:
-    model = PATEClassifier(**FEW | {"classes": list("abc")}, noise=SEEDED).fit(
-        X, np.array(list("abc"))[Y]
-    )
+    labels = private(np.array(list("abc"))[Y], classes=list("abc"))
+    model = PATEClassifier(**FEW).fit(X, labels)
     answer = model.aggregate_
     assert not answer.answered.all()
     answer.save(tmp_path / "answer.parquet")
@@ -622,7 +612,7 @@ def test_no_teacher_writes_files_of_its_training(
     teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(X, Y)
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW).fit(X, private())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -640,6 +630,6 @@ def test_no_teacher_trains_in_workers_of_the_callers_context() -> None:
     """Workers print, warn and put arrays of labels into files where the door does not see it."""
     Workers.seen.clear()
     with joblib.parallel_config(n_jobs=2):
-        PATEClassifier(LogisticRegression(), teacher=Workers(), **FEW, noise=SEEDED).fit(X, Y)
+        PATEClassifier(LogisticRegression(), teacher=Workers(), **FEW).fit(X, private())
     assert Workers.seen
     assert set(Workers.seen) == {1}

@@ -43,8 +43,11 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
     return ldp.Ledger(tmp_path / "ledger.db", budget=10.0)
 
 
-def ask(ledger: ldp.Ledger | None = None, query: Peer = QUERY, **more: object) -> Aggregate:
-    return ldp.aggregate(LABELS, query, GROUPS, dataset="d", ledger=ledger, **more)
+def ask(
+    ledger: ldp.Ledger | None = None, query: Peer = QUERY, redraw: bool = False, **more: object
+) -> Aggregate:
+    facts = {"classes": [0, 1], "dataset": "d", "column": "label", "ledger": ledger} | more
+    return ldp.aggregate(ldp.PrivateLabels(LABELS, **facts), query, GROUPS, redraw=redraw)
 
 
 # The law
@@ -139,7 +142,7 @@ def test_priors_are_unbiased_shares_of_ones() -> None:
     assert found.values[2].tolist() == [0, 0]
     assert found.predict([0, 1]).tolist() == [0, 1]  # by more than ten standard deviations
     many = ldp.aggregate(
-        np.tile([1, 0, 0, 0], 3000),
+        ldp.PrivateLabels(np.tile([1, 0, 0, 0], 3000), classes=[0, 1]),
         Peer.of(PROTOCOL, [80] * 150, 1e-4),
         np.repeat(np.arange(150), 80),
     )

@@ -32,6 +32,7 @@ CANDIDATES: list[tuple[Query, np.ndarray]] = [
     (Vote(2, 0.5, 2), FINE),
 ]
 TUNING = RepeatAndSelect(8)
+FACTS = ("classes", "dataset", "ids", "noise")
 
 
 def purity(found: Aggregate) -> float:
@@ -39,9 +40,15 @@ def purity(found: Aggregate) -> float:
     return float(found.values.max(axis=1).sum()) if found.values.ndim == 2 else -math.inf
 
 
+def private(y: np.ndarray = LABELS, **facts: object) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(y, **{"classes": [0, 1], "dataset": "d", "column": "label"} | facts)
+
+
 def best(ledger: ldp.Ledger | None = None, score: object = purity, **more: object) -> Aggregate:
-    facts = {"candidates": CANDIDATES, "tuning": TUNING, "dataset": "d", "ledger": ledger} | more
-    return aggregate_best(LABELS, score=score, **facts)
+    """`more` says something else of the request, or of the labels."""
+    asked = {"candidates": CANDIDATES, "tuning": TUNING} | more
+    facts = {name: asked.pop(name) for name in FACTS if name in asked}
+    return aggregate_best(private(ledger=ledger, **facts), score=score, **asked)
 
 
 @pytest.fixture
@@ -110,8 +117,9 @@ def die(found):
     os.kill(os.getpid(), signal.SIGKILL)
 
 tries = [(Histogram(2, 0.5, 1), np.zeros(6, int))]
-ledger = ldp.Ledger(sys.argv[1])
-aggregate_best([0, 1] * 3, tries, die, tuning=RepeatAndSelect(8), dataset="d", ledger=ledger)
+facts = {"dataset": "d", "column": "label", "ledger": ldp.Ledger(sys.argv[1])}
+labels = ldp.PrivateLabels([0, 1] * 3, classes=[0, 1], **facts)
+aggregate_best(labels, tries, die, tuning=RepeatAndSelect(8))
 """
 
 
@@ -149,8 +157,8 @@ def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
     ids, order = np.arange(400), RNG.permutation(400)
     one = best(ledger, ids=ids)
     moved = [(query, groups[order]) for query, groups in CANDIDATES]
-    facts = {"tuning": TUNING, "dataset": "d", "ledger": ledger}
-    two = aggregate_best(LABELS[order], moved, purity, ids=ids[order], **facts)
+    labels = private(LABELS[order], ids=ids[order], ledger=ledger)
+    two = aggregate_best(labels, moved, purity, tuning=TUNING)
     assert two.receipt == one.receipt
     best(ledger, ids=ids + 1000)
     assert ledger.spent("d", "label") == 1.5
@@ -206,7 +214,8 @@ def test_the_number_of_runs_is_geometric() -> None:
 
     for _ in range(times):
         runs.append(0)
-        aggregate_best([0, 1], [(Histogram(2, 1.0, 1), [0, 0])], score, tuning=RepeatAndSelect(3))
+        tries = [(Histogram(2, 1.0, 1), [0, 0])]
+        aggregate_best(private([0, 1]), tries, score, tuning=RepeatAndSelect(3))
     drawn = np.bincount(np.minimum(runs, 9), minlength=10)[1:]
     assert min(runs) == 1
 

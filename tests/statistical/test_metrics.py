@@ -200,10 +200,13 @@ def two_stages(seed, n=1200):
         easy[:, None], 0.02 / (K - 1) + (0.98 - 0.02 / (K - 1)) * np.eye(K)[truth], 1 / K
     )
     half = n // 2
-    law, kept = ldp.RRWithPrior(K, 2.0), {"classes": range(K), "noise": ldp.SeededNoise(seed)}
-    first = ldp.privatize(truth[:half], law, **kept, ids=np.arange(half))
-    second = ldp.privatize(truth[half:], law, **kept, prior=prior[half:], ids=np.arange(half, n))
-    return X, truth, ldp.concat([first, second])
+    law, parts = ldp.RRWithPrior(K, 2.0), (np.arange(half), np.arange(half, n))
+    first, second = (
+        ldp.PrivateLabels(truth[ids], classes=range(K), ids=ids, noise=ldp.SeededNoise(seed))
+        for ids in parts
+    )
+    drawn = ldp.privatize(first, law), ldp.privatize(second, law, prior=prior[half:])
+    return X, truth, ldp.concat(drawn)
 
 
 def test_held_out_rows_of_two_stages_measure_a_model_on_all_kinds_of_rows():

@@ -36,11 +36,13 @@ LAWS += [ldp.ClusterRR.uniform(4, 1.5), ldp.RRWithPrior(4, 1.5)]
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.PriorQuestionsWarning")
 
 
+def private(labels, n_classes, **facts):
+    return ldp.PrivateLabels(labels, **{"classes": range(n_classes), "noise": SEED} | facts)
+
+
 def drawn(law, n, seed=0, classes=None):
     labels = np.random.default_rng(seed).choice(4, p=P, size=n)
-    return labels, ldp.privatize(
-        ldp.PrivateLabels(labels, classes=range(law.n_classes), noise=ldp.SeededNoise(seed)), law
-    )
+    return labels, ldp.privatize(private(labels, law.n_classes, noise=ldp.SeededNoise(seed)), law)
 
 
 def assert_coverage(covered, level=0.95, slack=0.005):
@@ -236,7 +238,7 @@ def test_groups_of_which_none_occurs_are_refused():
 def test_rows_are_matched_by_ids():
     labels, _ = drawn(LAWS[0], 300)
     ids = np.arange(1000, 1300)
-    noisy = ldp.privatize(labels, LAWS[0], ids=ids, noise=SEED)
+    noisy = ldp.privatize(private(labels, 4, ids=ids), LAWS[0])
     order = np.random.default_rng(0).permutation(300)
     by = labels % 2
     wanted = ldp.stats.mean(noisy, by, ids=ids)
@@ -321,9 +323,10 @@ def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_oth
         (ldp.PriorSplit, ldp.SubsetSelection, 3),
     ):
         labels = np.zeros(n_bits + n_others, np.int64)
-        one = ldp.privatize(labels[:n_bits], bits(k, epsilon), noise=ldp.SeededNoise(1))
+        first = private(labels[:n_bits], k, noise=ldp.SeededNoise(1))
+        rest = private(labels[n_bits:], k, noise=ldp.SeededNoise(2))
         noisy = concat(
-            [one, ldp.privatize(labels[n_bits:], others(k, epsilon), noise=ldp.SeededNoise(2))]
+            [ldp.privatize(first, bits(k, epsilon)), ldp.privatize(rest, others(k, epsilon))]
         )
         found = ldp.stats.frequencies(noisy)
         assert np.isfinite(found.value).all() and found.low[0, 0] <= 1 <= found.high[0, 0] + 1e-9
@@ -367,7 +370,7 @@ def test_effects_cover(adjusted):
 
 
 def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
-    few = ldp.privatize(np.arange(8) % 6, ldp.PriorSplit(6, 0.5), noise=SEED)
+    few = ldp.privatize(private(np.arange(8) % 6, 6), ldp.PriorSplit(6, 0.5))
     found = ldp.stats.difference(few, np.arange(8) % 2)
     assert all(map(math.isnan, (found.value, *found.means, found.pvalue)))
     assert (found.low, found.high, found.stderr) == (-5.0, 5.0, math.inf) and not found.tells

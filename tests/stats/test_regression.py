@@ -325,9 +325,8 @@ def test_a_group_without_the_outcome_bounds_its_coefficient_on_one_side(model):
         ),
     ).astype(int)
     noisy = ldp.privatize(
-        y,
+        ldp.PrivateLabels(y, classes=range(9 if model == "poisson" else 2), noise=SEED),
         ldp.RandomizedResponse(9, 12.0) if model == "poisson" else ldp.RandomizedResponse(2, 5.0),
-        noise=SEED,
     )
     with pytest.warns(SeparationWarning, match="no finite estimate of (1: )?x1: a column"):
         fit = ldp.stats.regress(noisy, X, model)
@@ -470,13 +469,14 @@ def test_bad_designs_are_refused_by_name():
 
 def test_classes_that_nothing_tells_apart_are_refused():
     prior = np.tile([0.5, 0.4, 0.05, 0.05], (200, 1))
+    labels = ldp.PrivateLabels(np.arange(200) % 4, classes=range(4), noise=SEED)
     with pytest.warns(ldp.errors.MergedClassesWarning):
-        noisy = ldp.privatize(np.arange(200) % 4, ldp.RRTopK(4, 2.0, 2), prior=prior, noise=SEED)
+        noisy = ldp.privatize(labels, ldp.RRTopK(4, 2.0, 2), prior=prior)
     with pytest.raises(InvalidInput, match="no output distinguishes 2 and 3"):
         ldp.stats.regress(noisy, np.arange(200.0), "multinomial")
     with pytest.raises(InvalidInput, match="two classes"):
         ldp.stats.regress(noisy, np.arange(200.0), "logistic")
-    split = ldp.privatize(np.arange(200) % 4, ldp.PriorSplit(4, 2.0), noise=SEED)
+    split = ldp.privatize(labels, ldp.PriorSplit(4, 2.0))
     with pytest.raises(InvalidInput, match="unbiased weights"):
         ldp.stats.regress(split, np.arange(200.0), "least-squares")
 

@@ -29,6 +29,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
+from labeldp.custody._private import PrivateLabels
 from labeldp.custody._run import privatize
 from labeldp.errors import SeededNoiseWarning, UnrecordedWarning
 from labeldp.laws import RandomizedResponse
@@ -94,21 +95,21 @@ def accuracy(task: str, method: str, epsilon: float | None, seed: int) -> float:
     X, X_test, y, y_test = train_test_split(
         X, y, test_size=TEST_SIZE, random_state=seed, stratify=y
     )
-    model, labels, classes, noise = estimator(task), y, range(int(y.max()) + 1), SeededNoise(seed)
+    model, labels, n_classes = estimator(task), y, int(y.max()) + 1
+    private = PrivateLabels(y, classes=range(n_classes), noise=SeededNoise(seed))
     with warnings.catch_warnings():
         # the data are public, and the summary says so
         warnings.simplefilter("ignore", SeededNoiseWarning)
         warnings.simplefilter("ignore", UnrecordedWarning)
         if method == "today":
-            law = RandomizedResponse(len(classes), cast(float, epsilon))
-            labels = privatize(y, law, classes=classes, noise=noise).hard()
+            law = RandomizedResponse(n_classes, cast(float, epsilon))
+            labels = privatize(private, law).hard()
         elif method != "no privacy":
+            labels = private
             model = LabelDPClassifier(
                 model,
                 epsilon=cast(float, epsilon),
                 n_stages=1 if method == "one stage" else 2,
-                classes=classes,
-                noise=noise,
                 random_state=seed,
             )
         model.fit(X, labels)

@@ -37,6 +37,7 @@ from labeldp._files import give_usual_rights, own_folder, private_file, sync, wr
 from labeldp.aggregates import Histogram
 from labeldp.app._columns import MOST_CATEGORIES, Features, learn_columns, one_hot
 from labeldp.custody._encode import INFER, infers
+from labeldp.custody._private import PrivateLabels
 from labeldp.errors import (
     ChargesUnwarned,
     DomainLeakWarning,
@@ -442,47 +443,38 @@ class _Raw:
         return pa.concat_tables(read), {"codes": codes, "ids": ids, "units": units}
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters that all classifiers share, whose classes are codes, or all
-        regressors."""
+        """Return the parameters of the draw."""
         spec, learn = self._spec, self._spec.learn
-        own = {} if learn.model == COUNTS else {"law": spec.law, "n_stages": learn.n_stages}
-        return (
-            own
-            | {
-                "epsilon": spec.epsilon,
-                "max_rows_per_unit": spec.max_rows_per_unit,
-                "dataset": self.dataset,
-                "column": spec.name,
-                "ledger": self._ledger,
-            }
-            | self.domain()
-        )
-
-    def domain(self) -> dict[str, Any]:
-        """Return the classes, as codes, or the range, as the parameter of an estimator."""
-        if self.grid is not None:
-            return {"range": self.grid}
-        # inferred ones all occur as codes
-        return {"classes": INFER if infers(self._spec.classes) else _coded(self.codec.classes)}
+        own = {} if learn.model == COUNTS else {"law": spec.law, "stages": learn.n_stages}
+        return own | {"epsilon": spec.epsilon}
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
         """Fit the estimator, which charges."""
-        spec, labels = self._spec, beside["codes"]
-        if isinstance(self.codec.classes, LabelColumns):
-            labels = dict(
-                zip(self.codec.classes.names, self.codec.classes.parts(labels), strict=True)
-            )
-        elif self.grid is not None:
+        spec, codes, ids, units = self._spec, beside["codes"], beside["ids"], beside["units"]
+        classes = self.codec.classes
+        domain: dict[str, Any]
+        if self.grid is not None:
             # a point has the code of the number that it stands for
-            labels = np.asarray(self.grid, np.float64)[labels]
-        model.fit(
-            X,
-            labels,
-            ids=beside["ids"],
-            unit=beside["units"],
-            id_name=spec.ids or None,
-            unit_name=spec.unit,
+            codes, domain = np.asarray(self.grid, np.float64)[codes], {"range": self.grid}
+        else:
+            # inferred ones all occur as codes
+            domain = {"classes": INFER if infers(spec.classes) else _coded(classes)}
+        if isinstance(classes, LabelColumns):
+            codes = dict(zip(classes.names, classes.parts(codes), strict=True))
+        if ids is not None:
+            named = dict(zip(spec.ids, ids.T if ids.ndim > 1 else [ids], strict=True))
+            ids = named
+        labels = PrivateLabels(
+            codes,
+            **domain,
+            dataset=self.dataset,
+            column=spec.name,
+            ids=ids,
+            unit=None if units is None else {spec.unit: units},
+            max_rows_per_unit=spec.max_rows_per_unit,
+            ledger=self._ledger,
         )
+        model.fit(X, labels)
 
     def facts(self, model: Any, n_rows: int) -> dict[str, Any]:
         """Return model.json's facts about labels, guarantee and quality."""
@@ -577,8 +569,10 @@ class _Released(_Raw):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters without those of a charge."""
-        return {"epsilon": 1.0} | self.domain()  # which is unused
+        """Return the parameters without those of a draw; of several columns those to learn."""
+        columns = self.codec.classes
+        wanted = {"columns": columns.names} if isinstance(columns, LabelColumns) else {}
+        return {"epsilon": 1.0} | wanted  # epsilon is unused
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
         """Fit the estimator, which draws nothing."""

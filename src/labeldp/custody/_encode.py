@@ -771,6 +771,17 @@ def require_public_columns(
         )
 
 
+def one_table(columns: Any) -> tuple[Any, list[str] | None]:
+    """Return a mapping of names to columns as one column or table, and its names; anything else as
+    it is."""
+    if not isinstance(columns, Mapping):
+        return columns, None
+    import pyarrow as pa
+
+    values, names = list(columns.values()), [str(name) for name in columns]
+    return (values[0] if len(values) == 1 else pa.table(values, names=names)), names
+
+
 def column_names(*columns: Any) -> list[str]:
     """List the names that columns, tables of pandas, polars or Arrow, mappings, or lists of columns
     carry; only those that are text.

@@ -25,6 +25,7 @@ from labeldp.custody._encode import (
     column_names,
     columns_of,
     encode,
+    one_table,
     require_public_columns,
 )
 from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
@@ -148,8 +149,8 @@ class PrivateLabels(Closed):
     def _fill(
         self, y: Any, classes: Any, column: str | None, ids: Any, unit: Any, account: Account
     ) -> None:
-        (ids, id_name), (unit, unit_name) = _named(ids), _named(unit)
-        given = RowIds.of(ids, unit, id_name, unit_name).beside(y)
+        (columns, id_name), (units, unit_name) = one_table(ids), one_table(unit)
+        given = RowIds.of(columns, units, id_name, unit_name).beside(y)
         declared, self.inferred = classes_for(y, classes)
         codes = encode(y, declared)
         own = declared.name if isinstance(declared, LabelColumns) else given.label
@@ -444,14 +445,6 @@ def _declared(classes: Any, range: Any, points: int | None) -> Any:
         )
     low, high = range
     return Grid(low, high, points)
-
-
-def _named(columns: Any) -> tuple[Any, list[str] | None]:
-    """Split a mapping of names to columns into the columns and their names."""
-    if not isinstance(columns, Mapping):
-        return columns, None
-    values, names = list(columns.values()), [str(name) for name in columns]
-    return (values[0] if len(values) == 1 else values), names
 
 
 def _index_of(y: Any) -> Any:

@@ -123,6 +123,10 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         """Find the position of a column by its name; InvalidInput for another name."""
         return self.names.index(_validate.one_of(self.names, column=name))
 
+    def some(self, names: Sequence[str]) -> "LabelColumns":
+        """Take the columns of these names, in this order."""
+        return LabelColumns({name: self.lists[self.place(name)] for name in names})
+
     def law(
         self,
         epsilon: float,

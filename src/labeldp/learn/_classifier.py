@@ -331,6 +331,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         them; a column that is left out has none. `HistogramPrior(epsilon)` asks the raw labels of
         one column for the rates, at this part of the fit's epsilon, without a `prior`; it does not
         count held-out rows.
+    columns : sequence of str, default=None
+        Of labels of several columns, the names of those to learn, in the order of predictions.
+        None: all.
     validation_fraction : float in [0, 1), default=0.1
         Share of the rows held out to choose and measure the model by their noisy labels; a
         ClusterPrior does not count them. The final refit learns from them, too (see `options`). No
@@ -412,6 +415,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | Prior | None = None,
         class_prior: ArrayLike | Mapping[object, float] | HistogramPrior | None = None,
+        columns: Sequence[str] | None = None,
         validation_fraction: float = 0.1,
         random_state: Any = None,
         options: LearnOptions | None = None,
@@ -423,6 +427,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.correction = correction
         self.prior = prior
         self.class_prior = class_prior
+        self.columns = columns
         self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.options = options
@@ -531,6 +536,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             found.belief,
             self._weights,
             counted,
+            self.columns,
         )
         self.__dict__.pop("estimator_", None)  # of an earlier fit to one target
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
@@ -580,6 +586,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             "law": "auto",
             "prior": None,
             "stages": 1,
+            "columns": None,
         }
         return type(self)(**(self.get_params(deep=False) | own | {"class_prior": rates} | changes))
 

@@ -58,7 +58,7 @@ class SeveralModels:
     Attributes
     ----------
     columns : LabelColumns of L columns
-        Those of the noisy labels.
+        Those that were learned: all of the noisy labels, or some of them.
     parts : tuple of L fitted LabelDPClassifier
     """
 
@@ -74,8 +74,9 @@ class SeveralModels:
         belief: Belief | None = None,
         sample_weight: Floats | None = None,
         counted: Rows | None = None,
+        wanted: Sequence[str] | None = None,
     ) -> "SeveralModels":
-        """Fit a classifier to each column.
+        """Fit a classifier to each column, or to each of those that are wanted.
 
         Parameters
         ----------
@@ -92,9 +93,12 @@ class SeveralModels:
         counted : (m,) positions, optional
             Rows whose sets of combinations are counted for each column, which measures without
             bias; they have no say in `belief`. None: all rows.
+        wanted : sequence of str, optional
+            Names of some of the columns, in any order. None: all.
         """
         columns = columns_in(noisy)
-        if lacking := untold(noisy):
+        chosen = columns if wanted is None else columns.some(wanted)
+        if lacking := [name for name in untold(noisy) if name in chosen.names]:
             raise InvalidInput(
                 "Expected rows that were asked about every label column, got none about"
                 f" {_validate.quoted(lacking)}. Learn each of the others from noisy[name], or draw"
@@ -126,7 +130,7 @@ class SeveralModels:
             counted,
         )
         return cls._of(
-            columns,
+            chosen,
             X,
             noisy,
             sample_weight,

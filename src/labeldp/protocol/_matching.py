@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import exact_array
-from labeldp.custody._encode import column_names, is_closed, require_public_columns
+from labeldp.custody._encode import (
+    column_names,
+    is_closed,
+    one_table,
+    require_public_columns,
+)
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, id_keys
@@ -123,13 +128,14 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
     n_items : int
     noisy : NoisyLabels or PrivateLabels
     """
-    if isinstance(ids, Mapping):
-        ids = np.column_stack(list(ids.values())) if len(ids) > 1 else next(iter(ids.values()))
     closed = is_closed(noisy)
-    if closed:
-        noisy.require_public(ids, "ids")
-    else:
-        require_public_ids(ids, noisy)
+    # the columns of a mapping have the names that it gives, and those that they carry
+    for columns in (ids, list(ids.values())) if isinstance(ids, Mapping) else (ids,):
+        if closed:
+            noisy.require_public(columns, "ids")
+        else:
+            require_public_ids(columns, noisy)
+    ids, _ = one_table(ids)
     places = positions_of(exact_array(ids), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
     return places[order], noisy.subset(order) if closed else noisy[order]

@@ -124,22 +124,16 @@ def test_images_reach_a_net_that_clusters_them_and_one_that_starts_a_pipeline():
     y = generator.integers(0, 3, 600)
     images = (generator.integers(0, 60, (600, 8, 8)) + 60 * y[:, None, None]).astype(np.uint8)
     embedder = Embedder(nn.AvgPool2d(4))
-    noise, classes = ldp.SeededNoise(0), range(3)
+    labels = ldp.PrivateLabels(y, classes=range(3), noise=ldp.SeededNoise(0))
     assert (
         NoiseCluster(epsilon=0.2, n_clusters=3, embedder=embedder)
-        .fit(images, ldp.PrivateLabels(y, classes=classes, noise=noise))
+        .fit(images, labels)
         .score(images, y)
         > 0.9
     )
     pipeline = make_pipeline(clone(embedder), StandardScaler(), LogisticRegression())
-    model = ldp.LabelDPClassifier(
-        pipeline,
-        epsilon=1.0,
-        prior=ClusterPrior(embedder, n_clusters=3),
-        classes=classes,
-        noise=noise,
-    )
-    assert model.fit(images, y).score(images, y) > 0.9
+    model = ldp.LabelDPClassifier(pipeline, epsilon=1.0, prior=ClusterPrior(embedder, n_clusters=3))
+    assert model.fit(images, labels).score(images, y) > 0.9
 
 
 class Sparse(nn.Module):

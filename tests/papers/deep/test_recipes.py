@@ -142,9 +142,9 @@ def test_a_net_fitted_by_lp_2st_draws_and_filters_as_the_paper(digits):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
     with pytest.warns(ldp.errors.SeededNoiseWarning):
-        model = TorchClassifier(
-            net, **asked, classes=range(10), noise=ldp.SeededNoise(0), random_state=0, device="cpu"
-        ).fit(X, y)
+        model = TorchClassifier(net, **asked, random_state=0, device="cpu").fit(
+            X, ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0))
+        )
     first, second = model.stages_
     # without a prior the first is randomized response
     assert (first.law.name, second.law.name) == ("rr-with-prior", "rr-with-prior")

@@ -19,6 +19,10 @@ Y = Y[:900]
 QUICK = {"epochs": 8, "batch_size": 64, "rate": 0.02}
 
 
+def private() -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(Y, classes=range(10), noise=ldp.SeededNoise(0))
+
+
 def jittered(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x + 0.1 * torch.randn(x.shape, generator=generator)
 
@@ -46,21 +50,15 @@ def test_a_method_is_its_parts(name: str) -> None:
 def test_a_method_learns(name: str) -> None:
     own = replace(MADE[name], strong=jittered) if MADE[name] else None
     asked = getattr(tang2022, name)(epsilon=6.0, recipe=Recipe(**QUICK, consistency=own))
-    net = TorchClassifier(
-        lambda n: models.Mlp(64, n, (64,)),
-        **asked,
-        classes=range(10),
-        noise=ldp.SeededNoise(0),
-        device="cpu",
+    net = TorchClassifier(lambda n: models.Mlp(64, n, (64,)), **asked, device="cpu").fit(
+        X, private()
     )
-    assert net.fit(X, Y).score(X, Y) > 0.6
+    assert net.score(X, Y) > 0.6
 
 
 def test_denoise_ssl_keeps_what_clusters_and_noise_agree_on() -> None:
     """Most labels that are kept are right, where most released ones are wrong."""
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(Y, classes=range(10), noise=ldp.SeededNoise(0)), tang2022.RandRes(10, 2.0)
-    )
+    noisy = ldp.privatize(private(), tang2022.RandRes(10, 2.0))
     clusters = find_clusters(X, 40).assign(X)
     kept = tang2022.denoise_ssl(clusters, ldp.deep.evidence_of(noisy), 10)
     some = (kept.rest < 0).numpy()  # a row that is kept has one candidate

@@ -26,9 +26,11 @@ FEW: dict[str, Any] = {
     "n_queries": 12,
     "threshold": 0,
     "epsilon": 40.0,
-    "classes": range(2),
-    "noise": ldp.SeededNoise(0),
 }
+
+
+def private(y: np.ndarray = Y) -> ldp.PrivateLabels:
+    return ldp.PrivateLabels(y, classes=range(2), noise=ldp.SeededNoise(0))
 
 
 def jittered(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -76,7 +78,7 @@ def test_a_changed_label_changes_the_votes_of_one_teacher(monkeypatch: pytest.Mo
     monkeypatch.setattr(ConfidentGNMax, "release", watched)
     other = np.where(np.arange(300) == 7, 1 - Y, Y)
     for labels in (Y, Y, other):
-        PATEClassifier(teacher=teacher(4), **FEW).fit(X, labels)
+        PATEClassifier(teacher=teacher(4), **FEW).fit(X, private(labels))
     assert (seen[0] == seen[1]).all()
     assert (abs(seen[0] - seen[2]).sum(axis=1) <= 2).all()
     assert (seen[0].sum(axis=1) == 4).all()
@@ -89,7 +91,7 @@ def test_it_is_silent_and_leaves_nothing_behind(
     labels."""
     monkeypatch.chdir(tmp_path)
     unsure = teacher(2, Consistency.fixmatch(strong=jittered, threshold=0.999999))
-    model = PATEClassifier(teacher=unsure, **FEW).fit(X, Y)
+    model = PATEClassifier(teacher=unsure, **FEW).fit(X, private())
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
     assert model.teacher is unsure
@@ -144,7 +146,7 @@ def test_settings_are_checked():
         InvalidInput,
         match=r"numbers of shape \(1, 8, 8\), got rows of shape \(2,\). Nothing was charged",
     ):
-        PATEClassifier(teacher=FixMatchTeacher(made, shape=(1, 8, 8)), **FEW).fit(X, Y)
+        PATEClassifier(teacher=FixMatchTeacher(made, shape=(1, 8, 8)), **FEW).fit(X, private())
 
 
 @pytest.mark.parametrize("n_outputs", [2, 4, 7])
@@ -153,7 +155,14 @@ def test_a_net_with_other_outputs_than_classes_is_refused_before_the_charge(
 ):
     wrong = FixMatchTeacher(lambda: models.Mlp(2, n_outputs, (8,)), teacher(2).recipe)
     ledger = tmp_path / "ledger.db"
-    settings = FEW | {"classes": range(3), "ledger": ledger, "dataset": "rows", "epsilon": 200.0}
+    labels = ldp.PrivateLabels(
+        np.arange(300) % 3,
+        classes=range(3),
+        dataset="rows",
+        column="label",
+        ids=np.arange(300),
+        ledger=ledger,
+    )
     with pytest.raises(InvalidInput, match="Give the net 3 outputs"):
-        PATEClassifier(teacher=wrong, **settings).fit(X, np.arange(300) % 3, ids=np.arange(300))
+        PATEClassifier(teacher=wrong, **FEW | {"epsilon": 200.0}).fit(X, labels)
     assert ldp.Ledger(ledger).runs() == []
