@@ -9,7 +9,7 @@ and is measured on true test labels:
 
 * likelihood: `LabelDPClassifier` with its defaults, which boosts on the likelihood of the noisy
   labels;
-* likelihood, 2 stages: the same with n_stages=2, a fit each; with two classes a prior tells the law
+* likelihood, 2 stages: the same with stages=2, a fit each; with two classes a prior tells the law
   nothing, and there is one stage;
 * EM: with correction="em";
 * hard: the same library's own fit on the most likely classes, as if they were true
@@ -81,7 +81,7 @@ NORMAL = ("few8", "few20", "many8", "many20")
 SIZES = common.SIZES | {name: (15_000, k) for name, k in MADE.items()}
 ASKED: dict[str, dict[str, Any]] = {
     "likelihood": {},
-    "likelihood, 2 stages": {"n_stages": 2},
+    "likelihood, 2 stages": {"stages": 2},
     "EM": {"correction": "em"},
     "hard": {"correction": "none"},
 }

@@ -52,8 +52,8 @@ LEARNED = {"digits": 1437}  # rows of those that have fewer
 EM: dict[str, Any] = {"correction": "em"}  # of trees
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "two stages": {"n_stages": 2},
-    "three stages": {"n_stages": 3},
+    "two stages": {"stages": 2},
+    "three stages": {"stages": 3},
     "law rr": {"law": "rr"},
     "law subset": {"law": "subset"},
     "correction em": {"correction": "em"},
@@ -159,7 +159,7 @@ def measure_stages(name: str, learner: str, epsilon: float, seed: int, n_stages:
     model = ldp.LabelDPClassifier(
         staged_estimator(dataset, learner),
         epsilon=epsilon,
-        n_stages=n_stages,
+        stages=n_stages,
         random_state=seed,
         **(EM if learner == "trees" else {}),
     ).fit(X, ldp.PrivateLabels(y, classes=range(k), noise=ldp.SeededNoise(seed)))

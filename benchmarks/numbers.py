@@ -236,7 +236,7 @@ def ours(data: Task, method: str, epsilon: float, seed: int) -> Run:
     model = ldp.LabelDPRegressor(
         boosting(data, max_iter=MOST_ROUNDS),
         epsilon=epsilon,
-        n_stages=2 if method == "two stages" else 1,
+        stages=2 if method == "two stages" else 1,
         random_state=seed,
     )
     labels = ldp.PrivateLabels(data.y, range=data.grid, noise=ldp.SeededNoise(seed))

@@ -97,7 +97,8 @@ def measure(run: Run) -> Run:
     """Run one method."""
     warnings.simplefilter("ignore")
     found, (X, X_test) = parts(run["data"]), embedded(run["data"])
-    model, labels = model_of(run["method"], run["epsilon"], run["seed"]), found.y
+    model = model_of(run["method"], run["epsilon"], run["seed"])
+    labels: Any = found.y
     if run["method"] != PUBLIC:
         noise = ldp.SeededNoise(run["seed"])
         labels = ldp.PrivateLabels(found.y, classes=range(found.dataset.n_classes), noise=noise)

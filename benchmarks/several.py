@@ -70,7 +70,7 @@ def _stages(split: str, law: str, n_stages: int = 2) -> Callable[..., list[Any]]
         columns: ldp.LabelColumns, X: Array, Y: Array, epsilon: float, seed: int
     ) -> list[Any]:
         used = columns.law(epsilon, split, law) if law else columns.law(epsilon, split)
-        return list(_fitted(columns, X, Y, epsilon, seed, law=used, n_stages=n_stages).estimators_)
+        return list(_fitted(columns, X, Y, epsilon, seed, law=used, stages=n_stages).estimators_)
 
     return method
 

@@ -52,6 +52,7 @@ from benchmarks.common import (
     run_missing,
     worth,
 )
+from labeldp.learn import Prior
 from labeldp.learn._corrections import exact_learner
 
 RESULT = RESULTS / "tabular.json.gz"
@@ -83,10 +84,10 @@ ESTIMATORS: dict[str, Callable[[datasets.DataSet], Any]] = {
 
 HARD: dict[str, Any] = {"correction": "none", "validation_fraction": 0.0}
 METHODS: dict[str, dict[str, Any]] = {
-    "randomized response": HARD | {"law": "rr", "n_stages": 1},
-    "RR, tuned C": HARD | {"law": "rr", "n_stages": 1},
-    "LP-1ST": HARD | {"law": "rr-with-prior", "n_stages": 1},
-    "LP-2ST": HARD | {"law": "rr-with-prior", "n_stages": 2},
+    "randomized response": HARD | {"law": "rr", "stages": 1},
+    "RR, tuned C": HARD | {"law": "rr", "stages": 1},
+    "LP-1ST": HARD | {"law": "rr-with-prior", "stages": 1},
+    "LP-2ST": HARD | {"law": "rr-with-prior", "stages": 2},
     "labeldp": {},
     TRUE: {},
     "non-private": {},
@@ -101,8 +102,8 @@ def settings_of(method: str, epsilon: float) -> dict[str, Any]:
     if method != "LP-2ST":
         return METHODS[method]
     share, temperature = PAPER_STAGES[max(start for start in PAPER_STAGES if start <= epsilon)]
-    filtered = {"prior_temperature": temperature, "top_k_filter": "mean"}
-    return METHODS[method] | filtered | {"stage_sizes": (share, round(1 - share, 3))}
+    prior = Prior(temperature=temperature, top_k="mean")
+    return METHODS[method] | {"prior": prior, "stages": (share, round(1 - share, 3))}
 
 
 TUNED = ("digits",)  # where few rows make the penalty decisive, and trying several is cheap

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labeldp.custody import _run as door
-from labeldp.custody._encode import RowIds
-from labeldp.custody._private import close
+from labeldp.custody._private import PrivateLabels
 from labeldp.custody._request import Account
 from labeldp.custody._run import Run
 from labeldp.custody._stream import TablePin
@@ -21,13 +20,12 @@ def open_run(
     classes: Sequence[object],
     epsilon: float,
     laws: dict[str, object],
-    rows: RowIds | None = None,
     **facts: Any,
 ) -> Run:
-    """`labeldp.custody._run.open_run`; further facts are the account's, or digests."""
+    """`labeldp.custody._run.open_run`; further facts are the labels', or digests."""
     digests = {name: facts.pop(name) for name in ("prior_digest", "resumes") if name in facts}
     public = facts.pop("public_digest", "")
-    closed = close(labels, classes, Account(**facts), rows or RowIds())
+    closed = PrivateLabels(labels, classes=classes, **{"column": "label"} | facts)
     return door.open_run(
         closed, epsilon=epsilon, laws=laws, public_digest=lambda: public, **digests
     )

@@ -41,6 +41,7 @@ from labeldp.deep import (
 from labeldp.deep._loop import Recipe
 from labeldp.papers import ghazi2021 as papers
 from labeldp.papers._recipes import paper_decays, triangular
+from labeldp.protocol._prior import stages_of
 
 METHODS = (
     *(
@@ -270,9 +271,9 @@ def paper(
         net,
         stages,
         staged["law"],
-        staged["stage_sizes"] or (1.0,),
+        stages_of(staged["stages"]),
         temperature,
-        top_k_filter=staged["top_k_filter"] == "mean",
+        top_k_filter=staged["prior"] is not None,
     )
 
 

@@ -63,7 +63,7 @@ def fit(place: Path) -> TorchClassifier:
             clip=math.inf,
             optimizer="sgd",
         ),
-        n_stages=STAGES,
+        stages=STAGES,
         validation_fraction=0.1,
         random_state=0,
         folder=place / "fit",

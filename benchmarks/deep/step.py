@@ -246,7 +246,7 @@ def two_stages(size: str, device: str) -> dict[str, object]:
         SmallConvNet,
         recipe=FIT,
         epsilon=1.0,
-        n_stages=2,
+        stages=2,
         device=device,
         random_state=0,
     )

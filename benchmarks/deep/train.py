@@ -268,7 +268,6 @@ def fit(
     )
     plan = plan_stages(
         law,
-        n_stages=len(method.sizes),
         sizes=method.sizes,
         validation_fraction=0.0,
         n_rows=len(data.y),

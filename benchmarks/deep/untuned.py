@@ -216,7 +216,7 @@ def fitted(
         model = TorchClassifier(
             net_of(net, X.shape[1]),
             epsilon=epsilon,
-            n_stages=STAGES.get(setting, 1),
+            stages=STAGES.get(setting, 1),
             law="rr" if setting == HARD else "auto",
             recipe=Recipe(**({"epochs": 5} if k == 2 else {}) | fields),
             random_state=seed,

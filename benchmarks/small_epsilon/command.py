@@ -27,6 +27,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -55,12 +56,13 @@ def main_cell(run: Run) -> Run:
     rows = run.get("rows")
     X, X_test = features(run["data"], kind_of(run["data"], run["method"]), rows)
     _, y, _, y_test, dataset = parts(run["data"], rows)
+    labels: Any = y
     model = classifier(run["data"], run["method"], run["epsilon"], run["seed"])
     start = time.perf_counter()
     if run["method"] not in PLAIN:
         noise = ldp.SeededNoise(run["seed"])
-        y = ldp.PrivateLabels(y, classes=range(dataset.n_classes), noise=noise)
-    model.fit(X, y)
+        labels = ldp.PrivateLabels(y, classes=range(dataset.n_classes), noise=noise)
+    model.fit(X, labels)
     found: Run = {
         "accuracy": float(np.mean(model.predict(X_test) == y_test)),
         "fit_seconds": round(time.perf_counter() - start, 2),

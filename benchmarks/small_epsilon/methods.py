@@ -26,6 +26,7 @@ from benchmarks.small_epsilon.features import KINDS
 from benchmarks.small_epsilon.features import learned as learn_features
 from labeldp.aggregates._gaussian import analytic_sigma
 from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, ProportionClassifier
+from labeldp.papers.esfandiari2022 import ClusterRRPrior
 
 IMAGES = ("mnist", "fashion_mnist", "cifar10")
 ORIENTATIONS, CELL = 8, 4
@@ -221,7 +222,7 @@ class DpSgd:
 
 
 OPTIONS = LearnOptions(row_budget=200_000)
-PUBLISHED_RECIPE: dict[str, Any] = {"n_stages": 1, "correction": "none", "validation_fraction": 0.0}
+PUBLISHED_RECIPE: dict[str, Any] = {"stages": 1, "correction": "none", "validation_fraction": 0.0}
 
 
 def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
@@ -251,14 +252,15 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
         )
     recipes: dict[str, dict[str, Any]] = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
-        "labeldp without clusters": {"n_stages": 2},
+        "labeldp without clusters": {"stages": 2},
         "ClusterRR": {"law": "cluster-rr"} | PUBLISHED_RECIPE,
         "ClusterPrior + RRWithPrior": {"law": "rr-with-prior"} | PUBLISHED_RECIPE,
-        "ClusterPrior + AutoLaw": {"law": "auto", "n_stages": 2},
+        "ClusterPrior + AutoLaw": {"law": "auto", "stages": 2},
     }
     more = recipes[method]
     if method.startswith("Cluster"):
-        more = more | {"prior": ClusterPrior(embedder_for(name))}
+        prior = ClusterRRPrior if method == "ClusterRR" else ClusterPrior
+        more = more | {"prior": prior(embedder_for(name))}
     return ldp.LabelDPClassifier(
         estimator, epsilon=epsilon, random_state=seed, options=OPTIONS, **more
     )

@@ -28,7 +28,6 @@ from tests.runs import open_run
 
 import labeldp as ldp
 from labeldp.custody import _draw as worker_module
-from labeldp.custody._encode import RowIds
 from labeldp.laws import LAWS, register_law
 from labeldp.laws._exact import equal_cell, sets_contain
 from labeldp.tables._evidence import read_noisy
@@ -213,9 +212,9 @@ def test_04_noise_from_a_published_seed(ledger, tmp_path):
     """Who knows the seed draws the same noise. Seeds of training never reach it, and noise from a
     seed says so wherever it goes."""
     np.random.seed(0)
-    drawn = [classifier(n_stages=1).fit(X, labels()).noisy_labels_.hard_codes()]
+    drawn = [classifier(stages=1).fit(X, labels()).noisy_labels_.hard_codes()]
     np.random.seed(0)
-    drawn.append(classifier(n_stages=1).fit(X, labels()).noisy_labels_.hard_codes())
+    drawn.append(classifier(stages=1).fit(X, labels()).noisy_labels_.hard_codes())
     assert not np.array_equal(*drawn)
     with pytest.warns(ldp.errors.SeededNoiseWarning):
         seeded = [ldp.privatize(labels(noise=ldp.SeededNoise(0)), RR) for _ in range(2)]
@@ -267,7 +266,7 @@ def test_06_two_workers_divide_the_rows_differently(ledger):
             epsilon=1.0,
             laws={"n": 2},
             dataset="d",
-            rows=RowIds.of(IDS),
+            ids=IDS,
             ledger=ledger,
         )
 
@@ -346,7 +345,7 @@ def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
 
 
 def test_15_repetitions_spend_the_second_stage_again(ledger):
-    settings = {"law": "rr-with-prior", "n_stages": 2}
+    settings = {"law": "rr-with-prior", "stages": 2}
     fits = [
         classifier(random_state=seed, **settings).fit(X, kept(ledger, ids=None))
         for seed in range(3)
@@ -400,8 +399,8 @@ def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
     blind(monkeypatch)
     for facts in (
         {},
-        {"n_stages": 2},
-        {"n_stages": 2, "law": "rr-with-prior"},
+        {"stages": 2},
+        {"stages": 2, "law": "rr-with-prior"},
         {"law": "subset", "validation_fraction": 0.3},
     ):
         assert leavings(classifier(**facts), LABELS) == leavings(classifier(**facts), OTHERS)

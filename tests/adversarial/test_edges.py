@@ -194,7 +194,7 @@ def test_consensus_rounds_end_in_a_model(
         estimator,
         epsilon=4.0,
         random_state=0,
-        n_stages=n_stages,
+        stages=n_stages,
         options=LearnOptions(consensus_rounds=2),
     )
     model.fit(

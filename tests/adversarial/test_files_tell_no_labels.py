@@ -295,7 +295,7 @@ def test_a_model_of_numbers_in_two_stages_is_equal(tmp_path: Path) -> None:
             "ledger": at / "l.db",
         }
         for name, more in {
-            "two": {"n_stages": 2},
+            "two": {"stages": 2},
             "paid": {"prior": prior, "law": "rr-on-bins"},
         }.items():
             labels = labeldp.PrivateLabels(y, dataset=name, **facts)

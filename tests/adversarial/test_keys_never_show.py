@@ -310,7 +310,7 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
             epsilon=1.0,
             laws={},
             dataset="d",
-            rows=RowIds.of(ids),
+            ids=ids,
             ledger=record,
         ),
         lambda: answer_groups(
@@ -354,7 +354,7 @@ def test_privatize(watch: Watch, ledger: ldp.Ledger, tmp_path: Path, with_key: b
 
 def test_fit(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(300, 3))
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, n_stages=2)
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, stages=2)
     clone(model)
     model.fit(x, closed(ledger))
     print(variables(model))
@@ -423,7 +423,7 @@ def test_a_charged_runs_folder_holds_one_half_and_nothing_else(
         epsilon=1.0,
         laws={},
         dataset="d",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     )
     unfinished.privatize(np.arange(100), LAW, stage="first")
@@ -469,7 +469,7 @@ def test_values_that_hold_a_secret_neither_show_nor_pickle_it(
         epsilon=1.0,
         laws={},
         dataset="d",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     )
     streamed = table_pin(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
@@ -501,7 +501,7 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
         "epsilon": 1.0,
         "laws": {},
         "dataset": "d",
-        "rows": RowIds.of(IDS),
+        "ids": IDS,
     }
     open_run(LABELS, **unfinished, ledger=ledger)
     poor = ldp.Ledger(ledger.location, key=ledger.key)

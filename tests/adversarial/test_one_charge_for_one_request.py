@@ -25,7 +25,6 @@ from labeldp import (
     RandomizedResponse,
     RRWithPrior,
 )
-from labeldp.custody._encode import RowIds
 from labeldp.custody._run import Run
 
 BUDGET = 3.0  # of each column
@@ -78,7 +77,7 @@ def run_of(ledger: Ledger, **more: Any) -> Run:
         "epsilon": 2.0,
         "laws": {"name": "test"},
         "dataset": "d",
-        "rows": RowIds.of(np.arange(N)),
+        "ids": np.arange(N),
         "ledger": ledger,
     }
     return open_run(np.arange(N) % 2, **facts | more)
@@ -119,7 +118,7 @@ from labeldp.custody._encode import RowIds
 name, ledger = sys.argv[2], Ledger(sys.argv[1])
 run = open_run(
     np.arange(300) % 2, classes=[0, 1], epsilon=2.0, laws={"name": "test"}, dataset="d",
-    rows=RowIds.of(np.arange(300)), ledger=ledger
+    ids=np.arange(300), ledger=ledger
 )
 while time.time() < float(sys.argv[3]):
     pass
@@ -162,7 +161,7 @@ facts = {
     "ledger": Ledger(sys.argv[1]),
 }
 model = LabelDPClassifier(
-    LogisticRegression(), epsilon=2.0, law="rr-with-prior", n_stages=2, random_state=0
+    LogisticRegression(), epsilon=2.0, law="rr-with-prior", stages=2, random_state=0
 )
 model.fit(X, PrivateLabels(y, **facts))
 """
@@ -188,7 +187,7 @@ def test_a_fits_folder_that_was_set_back_is_seen_and_a_killed_one_goes_on(tmp_pa
     def fit(estimator: Any) -> LabelDPClassifier:
         facts = {"dataset": "d", "column": "label", "ids": np.arange(1200), "ledger": ledger}
         model = LabelDPClassifier(
-            estimator, epsilon=2.0, law="rr-with-prior", n_stages=2, random_state=0
+            estimator, epsilon=2.0, law="rr-with-prior", stages=2, random_state=0
         )
         return model.fit(X, PrivateLabels(y, classes=range(3), **facts))
 
@@ -222,7 +221,7 @@ def test_what_is_announced_holds_no_label(tmp_path: Path) -> None:
             "epsilon": 2.0,
             "laws": {"name": "test"},
             "dataset": "d",
-            "rows": RowIds.of(np.arange(N)),
+            "ids": np.arange(N),
         }
         run = open_run((np.arange(N) + flip) % 2, **facts, ledger=ledger)
         run.privatize(np.arange(100), RandomizedResponse(2, 2.0), stage="a")

@@ -584,9 +584,7 @@ def test_fits_of_every_kind_of_run_are_looked_up_as_proven(tmp_path: Path, cap: 
     X = rng.normal(size=(600, 2))
     y = (X[:, 0] > 0) + (X[:, 1] > 0)
     ledger, people = ldp.Ledger(tmp_path / "l.db"), np.arange(600) // cap
-    model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=3.0, n_stages=2, random_state=0
-    ).fit(
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=3.0, stages=2, random_state=0).fit(
         X,
         ldp.PrivateLabels(
             y,

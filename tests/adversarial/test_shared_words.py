@@ -15,7 +15,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.laws import RandomizedResponse
 from labeldp.laws._exact import exp_floor
@@ -208,7 +207,7 @@ def test_the_door_never_derives_one_key_for_two_draws(tmp_path, monkeypatch) -> 
         epsilon=1.0,
         laws={"law": LAW.to_dict()},
         dataset="fit",
-        rows=RowIds.of(ids),
+        ids=ids,
         ledger=ledger,
     ) as run:
         parts = run.partition([0.5, 0.5])

@@ -209,7 +209,7 @@ def charges() -> dict[str, Callable[[ldp.PrivateLabels], object]]:
 
     X, query = FRAME[["visit"]].to_numpy(float), ldp.aggregates.Histogram(2, 1.0, 2)
     models = [
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, n_stages=1),
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, stages=1),
         PATEClassifier(LogisticRegression(), epsilon=1.0, n_teachers=2, n_queries=2, threshold=0),
         ldp.learn.NoiseCluster(n_clusters=2, epsilon=1.0),
         ldp.learn.ProportionClassifier(n_clusters=2, epsilon=1.0),

@@ -23,7 +23,6 @@ from sklearn.linear_model import LogisticRegression
 from tests.runs import open_run
 
 import labeldp as ldp
-from labeldp.custody._encode import RowIds
 from labeldp.errors import LargeEpsilonWarning, LeftOutWarning
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import _subset
@@ -136,7 +135,7 @@ def crashed_run(ledger, labels=LABELS):
         epsilon=1.0,
         laws={"n": 2},
         dataset="d",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     )
     with pytest.raises(Stop), run:
@@ -153,7 +152,7 @@ def finish(ledger, labels=LABELS):
         epsilon=1.0,
         laws={"n": 2},
         dataset="d",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     ) as run:
         part = run.partition([0.5, 0.5])
@@ -185,7 +184,7 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
                 epsilon=1.0,
                 laws={"n": 2},
                 dataset="d",
-                rows=RowIds.of(IDS + 1),
+                ids=IDS + 1,
                 ledger=ledger,
             )
         else:
@@ -257,7 +256,7 @@ def test_a_resumed_stage_reads_the_stored_side_not_a_new_prior(ledger):
             epsilon=1.0,
             laws={"n": 1},
             dataset="d",
-            rows=RowIds.of(IDS),
+            ids=IDS,
             ledger=ledger,
         ) as run:
             noisy = run.privatize(np.arange(1000), law, prior, stage="only")
@@ -328,7 +327,7 @@ def test_rows_over_the_cap_are_told_in_numbers():
             RR,
         ),
         lambda: (
-            ldp.LabelDPClassifier(law=RR, n_stages=1)
+            ldp.LabelDPClassifier(law=RR, stages=1)
             .fit(np.zeros((1000, 1)), ldp.PrivateLabels(LABELS, classes=range(5), unit=unit))
             .noisy_labels_
         ),
@@ -481,7 +480,7 @@ def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(
         "epsilon": 1.0,
         "laws": {"law": law.to_dict()},
         "dataset": "d",
-        "rows": RowIds.of(IDS),
+        "ids": IDS,
         "ledger": ledger,
     }
     present = law.prepare(prior)["choice"]
@@ -684,7 +683,8 @@ def capped(ledger, order, units, die):
         epsilon=1.0,
         laws={"n": 1},
         dataset="d",
-        rows=RowIds.of(IDS[order], units[order]),
+        ids=IDS[order],
+        unit=units[order],
         ledger=ledger,
     )
     with pytest.raises(Stop) if die else contextlib.nullcontext(), run:
@@ -723,7 +723,7 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
             epsilon=1.0,
             laws={"n": 2},
             dataset="d",
-            rows=RowIds.of(IDS[order]),
+            ids=IDS[order],
             ledger=ledger,
         ) as run:
             part = run.partition([0.5, 0.5])
@@ -756,7 +756,7 @@ def test_rows_that_a_crashed_attempt_drew_belong_to_their_stage(ledger):
         epsilon=1.0,
         laws={"n": 2},
         dataset="d",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     )
     with pytest.raises(ldp.InvalidInput, match="drawn"):
@@ -776,7 +776,7 @@ def test_two_attempts_at_once_draw_with_one_side(ledger):
             epsilon=1.0,
             laws={"n": 1},
             dataset="d",
-            rows=RowIds.of(IDS),
+            ids=IDS,
             ledger=ledger,
         )
 
@@ -812,7 +812,7 @@ def test_a_crashed_stage_with_a_prior_goes_on_with_its_rows_alone(ledger):
             epsilon=1.0,
             laws={"n": 1},
             dataset="d",
-            rows=RowIds.of(IDS),
+            ids=IDS,
             ledger=ledger,
         )
         with run:

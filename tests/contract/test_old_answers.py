@@ -208,20 +208,20 @@ def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
 @pytest.mark.parametrize("way", each(["LabelDPClassifier", "TorchClassifier"]), ids=named)
 def test_a_fit_in_other_stages_is_another_request(ledger, way):
     fit = fitted_by(ESTIMATORS[way], classes=range(3))
-    assert not fit(y3, ledger, n_stages=2).repeated
+    assert not fit(y3, ledger, stages=2).repeated
     assert not fit(y3, ledger).repeated  # the default is one stage
     assert ledger.spent("d", "label") == 2.0 and len(ledger.runs()) == 2
     with pytest.warns(RepeatWarning, match=ledger.runs()[0].run_id):
-        assert fit(y3, ledger, n_stages=2).repeated
+        assert fit(y3, ledger, stages=2).repeated
     with pytest.warns(RepeatWarning, match=ledger.runs()[1].run_id):
-        assert fit(y3, ledger, n_stages=1).repeated
+        assert fit(y3, ledger, stages=1).repeated
     assert ledger.spent("d", "label") == 2.0 and len(ledger.runs()) == 2
 
 
 @pytest.mark.parametrize("way", each(["LabelDPClassifier", "TorchClassifier"]), ids=named)
 def test_with_two_classes_all_numbers_of_stages_are_one_request(ledger, way):
     fit = fitted_by(ESTIMATORS[way])
-    assert not fit(FIRST, ledger, n_stages=2).repeated
+    assert not fit(FIRST, ledger, stages=2).repeated
     assert fit(FIRST, ledger).repeated and len(ledger.runs()) == 1
 
 

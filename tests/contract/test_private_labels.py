@@ -167,7 +167,7 @@ def test_without_a_ledger_the_value_keeps_its_account() -> None:
     assert [each.receipts[0].repeated for each in (first, again)] == [False, True]
     anew = ldp.privatize(labels, LAW, redraw=True)
     assert anew.hard().tolist() != first.hard().tolist() and labels.spent() == 2.0
-    models = [learner(n_stages=2, validation_fraction=0.2).fit(X, labels) for _ in range(2)]
+    models = [learner(stages=2, validation_fraction=0.2).fit(X, labels) for _ in range(2)]
     released = [model.noisy_labels_.likelihood() for model in models]
     assert np.array_equal(*released) and labels.spent() == 4.0
     query, where = ldp.aggregates.Histogram(2, 0.5, 2), np.arange(N) % 2

@@ -19,7 +19,6 @@ import pytest
 from tests.runs import open_run, table_pin
 
 import labeldp as ldp
-from labeldp.custody._encode import RowIds
 from labeldp.custody._request import kept_secret
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise import _secrets as secrets
@@ -393,7 +392,7 @@ def opened(ledger):
         laws={"n": 1},
         dataset="d",
         column="y",
-        rows=RowIds.of(IDS),
+        ids=IDS,
         ledger=ledger,
     )
     return run, run.partition([0.5, 0.5])

@@ -34,7 +34,7 @@ def closed(place, y, **facts):
 
 def fitted(labels, **settings):
     """Class probabilities, or the error."""
-    options = {"n_stages": 2, "random_state": 0, "recipe": Recipe(epochs=2, precision="float32")}
+    options = {"stages": 2, "random_state": 0, "recipe": Recipe(epochs=2, precision="float32")}
     try:
         model = TorchClassifier(lambda k: Mlp(K, k, (8,)), **options | settings).fit(
             problem()[0], labels

@@ -555,7 +555,7 @@ def test_the_classifier_learns_so_in_two_stages():
         models.SmallConvNet,
         recipe=Recipe(epochs=8, average=0.98, consistency=Consistency(neighbours=40)),
         epsilon=2.0,
-        n_stages=2,
+        stages=2,
         random_state=0,
     ).fit(X.numpy(), ldp.PrivateLabels(y, classes=range(10), noise=ldp.SeededNoise(0)))
     assert model.score(X_test.numpy(), y_test) > 0.93

@@ -32,7 +32,7 @@ from labeldp.deep import (
     with_evidence,
 )
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
-from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
+from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, Prior
 
 K, N = 4, 1200
 X, Y = separated(N, K)
@@ -72,11 +72,11 @@ class Items:
     [
         {},
         {"law": "rr"},
-        {"n_stages": 2},
-        {"n_stages": 3, "stage_sizes": (2, 1, 1), "validation_fraction": 0.1},
+        {"stages": 2},
+        {"stages": (2, 1, 1), "validation_fraction": 0.1},
         {
             "module": perceptron(),
-            "n_stages": 2,
+            "stages": 2,
             "law": "rr-with-prior",
             "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd"),
         },
@@ -96,11 +96,11 @@ class Items:
             )
         },
         {
-            "n_stages": 2,
+            "stages": 2,
             "recipe": Recipe(
                 4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"
             ),
-            "top_k_filter": 2,
+            "prior": Prior(top_k=2),
         },
     ],
     ids=named,
@@ -126,9 +126,9 @@ def test_inputs_of_every_kind_give_the_same_model():
         Items(X),
         DataLoader(Items(X), 7, shuffle=True),
     )
-    expected = classifier(n_stages=1).fit(X, closed(Y, K)).predict_proba(X)
+    expected = classifier(stages=1).fit(X, closed(Y, K)).predict_proba(X)
     for kind in kinds:
-        model = classifier(n_stages=1).fit(
+        model = classifier(stages=1).fit(
             kind, closed(torch.from_numpy(Y) if kind is tensor else Y, K)
         )
         assert np.array_equal(model.predict_proba(kind), expected)
@@ -168,7 +168,7 @@ def test_noisy_labels_cost_nothing_and_score_without_truth():
 
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(ledger):
     model = classifier(
-        n_stages=3,
+        stages=3,
         recipe=Recipe(1, 256, 0.05, optimizer="sgd"),
     )
     first, second = (
@@ -184,7 +184,7 @@ def test_mean_probabilities_are_the_known_rates(tmp_path):
     rates = [0.4, 0.3, 0.2, 0.1]
     recipe = Recipe(epochs=4, batch_size=64, precision="float32", average=0.9)
     staged = {
-        "n_stages": 2,
+        "stages": 2,
         "validation_fraction": 0.1,
         "folder": tmp_path / "fit",
         "recipe": recipe,
@@ -236,7 +236,7 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(tmp_path, led
     staged = classifier(
         epsilon=402.0,
         class_prior=HistogramPrior(400.0),
-        n_stages=2,
+        stages=2,
         law="rr",
         validation_fraction=0.1,
     ).fit(X, closed(Y, K))
@@ -261,7 +261,7 @@ def test_other_columns_of_ids_or_units_hide_no_rows(tmp_path):
         ledger = ldp.Ledger(tmp_path / f"{name}.db", budget=2.0)
         cap = 9 if "unit" in rows else 1
         labels = closed(Y[:200], K, ledger=ledger, max_rows_per_unit=cap, **rows)
-        classifier(n_stages=1, recipe=Recipe(epochs=1)).fit(X[:200], labels)
+        classifier(stages=1, recipe=Recipe(epochs=1)).fit(X[:200], labels)
         return ledger.runs()[-1].unit
 
     assert fit("rows", ids=frame["visit"]) == "row"
@@ -303,7 +303,7 @@ def test_scikit_learn_clones_searches_and_knows_it():
 
 def test_inside_label_dp_classifier_alone_and_in_a_pipeline():
     for wrapped in (classifier(), make_pipeline(StandardScaler(), classifier())):
-        model = ldp.LabelDPClassifier(wrapped, epsilon=2.0, n_stages=2, random_state=0).fit(
+        model = ldp.LabelDPClassifier(wrapped, epsilon=2.0, stages=2, random_state=0).fit(
             X, closed(Y, K)
         )
         assert model.score(X, Y) > 0.85
@@ -421,23 +421,21 @@ REFUSED = {
     "prior": ({"prior": np.ones((3, K))}, {}, "prior of shape"),
     "prior that is none": ({"prior": np.full((N, K), np.nan)}, {}, "finite weights"),
     "prior that is not read": ({"law": "rr", "prior": np.ones((N, K))}, {}, "does not read it"),
-    "stages": ({"n_stages": 0}, {}, "n_stages"),
-    "recipes": ({"recipe": [QUICK, QUICK]}, {}, "n_stages=1"),
+    "stages": ({"stages": 0}, {}, "stages"),
+    "recipes": ({"recipe": [QUICK, QUICK]}, {}, "each of 1 stages"),
     "recipe": ({"recipe": "quick"}, {}, "Expected a Recipe"),
     "debiasing": (
-        {"n_stages": 2, "recipe": Recipe(loss=functools.partial(debiased_loss, check=True))},
+        {"stages": 2, "recipe": Recipe(loss=functools.partial(debiased_loss, check=True))},
         {},
         "invertible",
     ),
-    "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
-    "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
     "patience without rows": ({"recipe": Recipe(patience=2)}, {}, "validation_fraction"),
     "patience with few rows": (
         {"recipe": Recipe(patience=2), "validation_fraction": 0.01},
         {},
         "validation_fraction",
     ),
-    "mean filter": ({"top_k_filter": "mean", "n_stages": 2}, {}, "rr-with-prior"),
+    "mean filter": ({"prior": Prior(top_k="mean"), "stages": 2}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({}, {"classes": range(K - 1)}, "codes 0 to"),
     "labels of another type than the classes": (
@@ -583,7 +581,7 @@ def test_a_class_that_the_net_has_lost_is_told():
         ldp.errors.LostClassWarning,
         match=r"stage 1 the net gives hardly any probability to 3,.*random_state",
     ):
-        classifier(Blind, n_stages=1).fit(X, closed(Y, K))
+        classifier(Blind, stages=1).fit(X, closed(Y, K))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -620,7 +618,7 @@ def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_ma
     def norm(k):
         return torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))
 
-    model, facts = classifier(norm, n_stages=stages), {"unit": np.arange(N) % units}
+    model, facts = classifier(norm, stages=stages), {"unit": np.arange(N) % units}
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
         model.fit(X, closed(Y, K, ledger=ledger, **facts))
     assert not ledger.runs()

@@ -88,7 +88,7 @@ def test_the_classifier_judges_by_rows_that_chose_nothing():
         "validation_fraction": 0.2,
     }
     recipes = Recipe(epochs=6, patience=2, **STEEP), Recipe(epochs=2, **STEEP)
-    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(
+    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, stages=2, **settings).fit(
         X, closed(Y, K)
     )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "validation"]
@@ -112,7 +112,7 @@ def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(tmp_path):
         "random_state": 0,
         "validation_fraction": 0.2,
         "folder": tmp_path / "fit",
-        "n_stages": 2,
+        "stages": 2,
         "recipe": Recipe(epochs=6, patience=1, **STEEP),
     }
     first, again = (

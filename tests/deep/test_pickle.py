@@ -47,7 +47,7 @@ def test_a_fitted_classifier_predicts_the_same_after_pickle_and_joblib(tmp_path)
     model = TorchClassifier(
         net,
         recipe=[Recipe(epochs=1, augment=unchanged), Recipe(epochs=1, average=0.9)],
-        n_stages=2,
+        stages=2,
         validation_fraction=0.1,
         folder=tmp_path / "fit",
         random_state=0,

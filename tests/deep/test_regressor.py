@@ -141,7 +141,7 @@ def test_numbers_are_predicted_far_better_than_by_their_mean(head):
     [
         {"law": "subset"},
         {"law": "rr", "recipe": Recipe(8, rate=0.01, loss=debiased_loss)},
-        {"n_stages": 2},
+        {"stages": 2},
     ],
 )
 def test_every_way_of_learning_finds_a_line(settings):
@@ -151,7 +151,7 @@ def test_every_way_of_learning_finds_a_line(settings):
         X, closed(y, range=(0, 10), points=11)
     )
     assert model.score(X, y) > 0.7 and len(model.history_) == len(model.stages_) == settings.get(
-        "n_stages", 1
+        "stages", 1
     )
 
 
@@ -240,7 +240,7 @@ def test_a_fit_that_was_stopped_goes_on_and_another_head_is_another_fit(tmp_path
         stop.left -= 1
 
     settings = {
-        "n_stages": 2,
+        "stages": 2,
         "recipe": Recipe(2, precision="float32"),
         "folder": tmp_path / "fit",
         "progress": stop,

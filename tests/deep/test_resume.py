@@ -30,6 +30,7 @@ from labeldp.deep import (
 from labeldp.deep._stages import opened
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import LabelDPWarning
+from labeldp.learn import Prior
 
 ROOT = Path(__file__).resolve().parents[2]
 K, N = 4, 500
@@ -68,7 +69,7 @@ def fresh_net(k):
 def classifier(place, after=10**9, **settings):
     defaults = {
         "recipe": RECIPE,
-        "n_stages": 3,
+        "stages": 3,
         "folder": place / "fit",
         "progress": Stop(after),
     }
@@ -212,8 +213,8 @@ OTHER = {
     "no ledger": lambda X, y: ({}, {"ledger": None}),
     "epsilon": lambda X, y: ({"epsilon": 0.5}, {}),
     "law": lambda X, y: ({"law": "rr-with-prior"}, {}),
-    "stages": lambda X, y: ({"n_stages": 2}, {}),
-    "sizes": lambda X, y: ({"stage_sizes": (2, 1, 1)}, {}),
+    "stages": lambda X, y: ({"stages": 2}, {}),
+    "sizes": lambda X, y: ({"stages": (2, 1, 1)}, {}),
     "prior": lambda X, y: ({"prior": np.ones((N, K))}, {}),
     "classes": lambda X, y: ({}, {"classes": [3, 2, 1, 0]}),
     "dataset": lambda X, y: ({}, {"dataset": "others"}),
@@ -241,8 +242,8 @@ OTHER = {
     ),
     "net": lambda X, y: ({"module": Mlp(K, K, (9,))}, {}),
     "seed": lambda X, y: ({"random_state": 1}, {}),
-    "temperature": lambda X, y: ({"prior_temperature": 2.0}, {}),
-    "filter": lambda X, y: ({"top_k_filter": 3}, {}),
+    "temperature": lambda X, y: ({"prior": Prior(temperature=2.0)}, {}),
+    "filter": lambda X, y: ({"prior": Prior(top_k=3)}, {}),
     "validation": lambda X, y: ({"validation_fraction": 0.1}, {}),
     "noisy labels": lambda X, y: (
         {},
@@ -398,7 +399,7 @@ BROKEN = {
     ("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named
 )
 def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, content):
-    classifier(tmp_path, n_stages=1).fit(X, kept(tmp_path))
+    classifier(tmp_path, stages=1).fit(X, kept(tmp_path))
     path = tmp_path / "fit" / name
     if content is None:
         path.unlink()
@@ -408,7 +409,7 @@ def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, c
         torch.save(content, path)
     advice = "Delete the file" if name == "model-1.pt" else "another folder|those of another net"
     with pytest.raises(ldp.InvalidInput, match=rf"{name}(.|\n)*({advice})"):
-        classifier(tmp_path, n_stages=1).fit(X, kept(tmp_path))
+        classifier(tmp_path, stages=1).fit(X, kept(tmp_path))
     assert ldp.Ledger(tmp_path / "ledger.db").spent("d", "label") == 1.0
 
 
@@ -431,7 +432,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(tmp_
 
 def test_settings_in_numbers_of_numpy_name_the_same_fit(tmp_path):
     first, again = (
-        classifier(tmp_path, epsilon=epsilon, top_k_filter=two).fit(
+        classifier(tmp_path, epsilon=epsilon, prior=Prior(top_k=two)).fit(
             X, kept(tmp_path, max_rows_per_unit=two, unit=np.arange(N) // 2)
         )
         for two, epsilon in ((2, 2.0), (np.int64(2), np.float32(2.0)))
@@ -519,7 +520,7 @@ def test_a_stopped_fit_of_an_ensemble_goes_on(tmp_path, ledger):
     shared = {
         "recipe": RECIPE,
         "epsilon": 3.0,
-        "n_stages": 2,
+        "stages": 2,
         "random_state": 0,
         "device": "cpu",
     }

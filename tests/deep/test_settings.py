@@ -211,7 +211,7 @@ REFUSED = {
         "step on 1 input .*without batch normalisation",
     ),
     "few rows in stages": (
-        {"n_stages": 2},
+        {"stages": 2},
         {"rows": 3},
         "step on 1 input .*without batch normalisation",
     ),
@@ -277,7 +277,7 @@ def test_what_cannot_take_a_step_is_not_charged(ledger, name):
 def test_every_stage_has_its_recipe_tried(ledger):
     X, y = separated(N, K)
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
-    model = TorchClassifier(nn.Linear(K, K), recipe=recipes, n_stages=2, law="rr-with-prior")
+    model = TorchClassifier(nn.Linear(K, K), recipe=recipes, stages=2, law="rr-with-prior")
     with pytest.raises(ldp.InvalidInput, match="batch of images"):
         model.fit(X, closed(y, K, ledger=ledger))
     assert ledger.spent("d", "label") == 0
@@ -405,7 +405,7 @@ def test_a_net_that_returns_logits_is_not_warned_of(module):
 
 def test_the_warning_of_probabilities_comes_once():
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    model = TorchClassifier(ending(nn.Softmax(1)), recipe=Recipe(**QUICK), n_stages=2)
+    model = TorchClassifier(ending(nn.Softmax(1)), recipe=Recipe(**QUICK), stages=2)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         model.fit(X, closed(y, K))

@@ -29,6 +29,7 @@ from labeldp.deep import (
 )
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import InvalidInput, RepeatWarning, UntrainedWarning
+from labeldp.learn import Prior
 
 BUDGET = 4.0  # of each column
 
@@ -178,9 +179,7 @@ def test_each_target_is_predicted_by_its_head(split, law):
 
 
 def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
-    fitted = model(epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto")).fit(
-        X, labels_of()
-    )
+    fitted = model(epsilon=1.0, stages=2, law=COLUMNS.law(1.0, "joint", "auto")).fit(X, labels_of())
     assert [(stage.name, stage.law.name) for stage in fitted.stages_] == [
         ("stage-1", "auto"),
         ("stage-2", "auto"),
@@ -191,22 +190,22 @@ def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
         np.array_equal(values, np.broadcast_to(values[:1], values.shape))
         for values in second.side.values()
     )
-    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto")).fit(X, labels_of())
+    apart = model(stages=2, law=COLUMNS.law(4.0, "equal", "auto")).fit(X, labels_of())
     assert len(apart.stages_) == 2 and apart.score(X, Y) > 0.5
-    small = model(epsilon=0.5, n_stages=2).fit(X, labels_of())
+    small = model(epsilon=0.5, stages=2).fit(X, labels_of())
     # the rule of one stage
     assert [stage.law.name for stage in small.stages_] == ["one-column", "one-column"]
     flags = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
     assert (
         len(
-            model(epsilon=0.5, n_stages=2)
+            model(epsilon=0.5, stages=2)
             .fit(X, labels_of(np.eye(2, dtype=int)[X[:, 0].astype(int) % 2], classes=flags))
             .stages_
         )
         == 1
     )
     # it reads no prior
-    assert len(model(n_stages=2, law=COLUMNS.law(4.0, "one")).fit(X, labels_of()).stages_) == 1
+    assert len(model(stages=2, law=COLUMNS.law(4.0, "one")).fit(X, labels_of()).stages_) == 1
 
 
 def test_a_public_prior_is_taken_by_column():
@@ -258,7 +257,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
     seen = []
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     given = {
-        "n_stages": stages,
+        "stages": stages,
         "folder": tmp_path / "fit",
         "recipe": replace(RECIPE, epochs=12 // stages),
     }
@@ -281,7 +280,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
         ({"recipe": replace(RECIPE, loss=cross_entropy)}, {}, "loss on log-likelihoods"),
         ({"recipe": replace(RECIPE, loss=debiased_loss)}, {}, "or likelihood_loss"),
         ({"recipe": replace(RECIPE, consistency=Consistency())}, {}, "without consistency"),
-        ({"top_k_filter": 2}, {}, "top_k_filter=None"),
+        ({"prior": Prior(top_k=2)}, {}, "top_k"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, {}, "6 combinations"),
         ({"law": COLUMNS.law(1.0)}, {}, "epsilon=4.0"),
         ({"law": "nothing"}, {}, "law"),
@@ -333,7 +332,7 @@ def test_known_rates_hold_the_heads_that_they_are_given_for(ensemble, tmp_path):
     module = (lambda k: Ensemble([net(k), net(k)], sizes=(2, 3))) if ensemble else net
     given = {
         "module": module,
-        "n_stages": 2,
+        "stages": 2,
         "law": COLUMNS.law(4.0, "joint", "auto"),
     }
     free = model(**given).fit(X, labels_of())

@@ -18,6 +18,7 @@ from labeldp.deep import Recipe, TorchClassifier, cross_entropy, posterior_loss
 from labeldp.deep import _stages as stages
 from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
+from labeldp.learn import Prior
 
 K, N = 4, 900
 X, Y = separated(N, K)
@@ -30,7 +31,7 @@ QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32", optimize
 
 def classifier(**settings):
     defaults = {
-        "n_stages": 2,
+        "stages": 2,
         "recipe": QUICK,
         "epsilon": 2.0,
         "random_state": 0,
@@ -56,7 +57,7 @@ def seen(monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_each_stage_learns_from_all_rows_so_far(seen, count):
-    model = classifier(n_stages=count, recipe=STILL, validation_fraction=0.1).fit(X, closed(Y, K))
+    model = classifier(stages=count, recipe=STILL, validation_fraction=0.1).fit(X, closed(Y, K))
     assert [stage.name for stage in model.stages_] == [f"stage-{i + 1}" for i in range(count)]
     drawn = np.cumsum([stage.n_rows for stage in model.stages_])
     assert [len(rows) for _, rows, _, _ in seen] == drawn.tolist()
@@ -124,7 +125,7 @@ def side_of(model):
 
 def test_the_temperature_sharpens_or_flattens_the_prior():
     flat, plain, sharp = (
-        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(X, closed(Y, K)))
+        side_of(classifier(law="rr-with-prior", prior=Prior(temperature=t)).fit(X, closed(Y, K)))
         for t in (1e9, 1.0, 1e-9)
     )
     # no class is likelier than another: all are candidates, in every row
@@ -141,7 +142,7 @@ def test_the_prior_is_the_model_so_far(monkeypatch, seen):
         "prior_of",
         lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows),
     )
-    classifier(n_stages=3).fit(X, closed(Y, K))
+    classifier(stages=3).fit(X, closed(Y, K))
     assert [model.number for model, _ in asked] == [1, 2]
     for (_, rows), (_, before, _, _) in zip(asked, seen, strict=False):
         assert not set(rows) & set(before)  # the model has seen no label of these rows
@@ -155,7 +156,7 @@ def test_a_given_prior_is_mixed_into_later_stages_by_its_weight():
     given[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
     sides = {
         w: side_of(
-            classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, closed(Y, K))
+            classifier(law="rr-with-prior", prior=Prior(given, weight=w)).fit(X, closed(Y, K))
         )
         for w in (0.5, 1.0)
     }
@@ -195,7 +196,7 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
     for prior in (None, np.tile(p, (n, 1))):
         settings = {
             "epsilon": epsilon,
-            "n_stages": n_stages,
+            "stages": n_stages,
             "prior": prior,
             "random_state": 0,
         }
@@ -219,7 +220,7 @@ def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
 
 
 def test_the_filter_leaves_out_what_the_model_does_not_believe(seen):
-    model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(X, closed(Y, K))
+    model = classifier(law="rr-with-prior", prior=Prior(top_k=1), epsilon=1.0).fit(X, closed(Y, K))
     drawn = [stage.n_rows for stage in model.stages_]
     assert len(seen[0][1]) == drawn[0]
     latest = {
@@ -229,9 +230,13 @@ def test_the_filter_leaves_out_what_the_model_does_not_believe(seen):
         for row in block.rows
     }
     assert latest < set(seen[1][1]) and 0.6 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
-    all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(X, closed(Y, K))
+    all_rows = classifier(law="rr-with-prior", prior=Prior(top_k=K), epsilon=1.0).fit(
+        X, closed(Y, K)
+    )
     assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
-    papers = classifier(law="rr-with-prior", top_k_filter="mean", epsilon=1.0).fit(X, closed(Y, K))
+    papers = classifier(law="rr-with-prior", prior=Prior(top_k="mean"), epsilon=1.0).fit(
+        X, closed(Y, K)
+    )
     assert len(seen[4][1]) == papers.stages_[0].n_rows < len(seen[5][1]) < len(Y)
 
 
@@ -352,7 +357,7 @@ def test_held_out_rows_of_two_stages_measure_a_net_on_all_kinds_of_rows():
         # what could be held out by mistake
         assert able[0].all() and able[1].any() and not able[1].all()
         model = TorchClassifier(
-            net, recipe=recipe, n_stages=1, validation_fraction=0.3, random_state=seed
+            net, recipe=recipe, stages=1, validation_fraction=0.3, random_state=seed
         ).fit(X, noisy, ids=noisy.ids)
         of_a_pair = model.predict(np.eye(k // 2 + 1, dtype=np.float32))[: k // 2] // 2 == np.arange(
             k // 2

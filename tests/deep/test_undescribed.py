@@ -193,7 +193,7 @@ def written(folder, way, labels):
     TorchClassifier(
         parts["maker"],
         recipe=(recipe, replace(recipe, rate=0.04)),
-        n_stages=2,
+        stages=2,
         validation_fraction=0.4,
         random_state=0,
         folder=folder / "fit",

@@ -77,7 +77,7 @@ def test_a_classifier_warns_once_whatever_the_number_of_stages():
             WHO, closed(RATINGS, classes=range(1, 6))
         )
 
-    for more in ({}, {"n_stages": 2}):
+    for more in ({}, {"stages": 2}):
         with pytest.warns(
             MisfitWarning, match="the class frequencies: .* log-loss is larger"
         ) as told:

@@ -147,16 +147,17 @@ def check(tmp_path: Path, rows: pa.Table, spark: Any, ray: Any, **changes: Any) 
     return first
 
 
-def test_two_million_rows(tmp_path: Path, spark: Any, ray: Any) -> None:
-    rows = narrow(2_000_000)
+def test_many_rows(tmp_path: Path, spark: Any, ray: Any) -> None:
+    n = 300_000  # nine chunks
+    rows = narrow(n)
     first = check(tmp_path, rows, spark, ray)
-    assert first.num_rows == 2_000_000
+    assert first.num_rows == n
     ids = first["id"].to_numpy()
-    assert np.array_equal(np.sort(ids), np.arange(2_000_000))
-    assert abs(np.corrcoef(ids, np.arange(2_000_000))[0, 1]) < 0.01
+    assert np.array_equal(np.sort(ids), np.arange(n))
+    assert abs(np.corrcoef(ids, np.arange(n))[0, 1]) < 0.01
     raw = rows.sort_by("id")["label"].to_numpy()
     kept = (first.sort_by("id")["label"].to_numpy() == raw).mean()
-    assert abs(kept - np.e / (np.e + 9)) < 0.002
+    assert abs(kept - np.e / (np.e + 9)) < 0.005  # six standard deviations
 
 
 @pytest.mark.parametrize(

@@ -440,7 +440,7 @@ def _by_an_estimator_with_units(law: Any, folder: Path, **facts: Any) -> None:
 
 
 def _by_stages_of_an_estimator(law: Any, folder: Path, **facts: Any) -> None:
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law.name, n_stages=2)
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, law=law.name, stages=2)
     model.fit(X, private(**UNITS, **facts))
 
 

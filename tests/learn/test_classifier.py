@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
 from labeldp.errors import LostClassWarning, SeenRowsWarning
-from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, NoiseCluster
+from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, NoiseCluster, Prior
 from labeldp.protocol.metrics import class_rates
 
 pytestmark = pytest.mark.filterwarnings(
@@ -57,20 +57,19 @@ def charged(ledger, y=Y, **facts):
     "settings",
     [
         {},
-        {"n_stages": 2},
-        {"n_stages": 3, "stage_sizes": (2, 1, 1)},
+        {"stages": 2},
+        {"stages": (2, 1, 1)},
         {"law": "subset", "correction": "debias"},
         {"law": "rr", "correction": "em", "validation_fraction": 0},
-        {"law": "split", "correction": "em", "n_stages": 2},
-        {"law": "rr-with-prior", "n_stages": 2},
-        {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "n_stages": 2},
+        {"law": "split", "correction": "em", "stages": 2},
+        {"law": "rr-with-prior", "stages": 2},
+        {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "stages": 2},
         {"estimator": LogisticRegression(), "correction": "likelihood"},
         {"options": LearnOptions(consensus_rounds=1)},
         {
-            "top_k_filter": 3,
-            "prior_temperature": 0.5,
+            "prior": Prior(temperature=0.5, top_k=3),
             "options": LearnOptions(refit=False),
-            "n_stages": 2,
+            "stages": 2,
         },
     ],
     ids=str,
@@ -83,7 +82,7 @@ def test_every_way_of_learning_finds_the_classes(settings):
 def test_the_published_recipes_are_one_line():
     first, second = (
         classifier(
-            law="rr-with-prior", correction="none", n_stages=n_stages, validation_fraction=0
+            law="rr-with-prior", correction="none", stages=n_stages, validation_fraction=0
         ).fit(X, seeded())
         for n_stages in (1, 2)
     )
@@ -128,29 +127,33 @@ def test_a_class_that_does_not_occur_is_not_called_lost_however_wrong_the_model(
     classifier(RidgeClassifier(), correction=correction, epsilon=epsilon).fit(X, seeded(y))
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.5, np.nan, "half", True])
-def test_a_weight_of_the_prior_is_between_0_and_1(wrong):
-    with pytest.raises(ldp.InvalidInput, match="prior_weight"):
-        classifier(n_stages=2, prior=np.ones((len(X), K)), prior_weight=wrong).fit(X, seeded())
+@pytest.mark.parametrize(
+    ("setting", "wrong"),
+    [("weight", wrong) for wrong in (-0.1, 1.5, np.nan, "half", True)]
+    + [("temperature", 0.0), ("top_k", 0), ("top_k", "median")],
+)
+def test_settings_of_a_prior_are_checked_where_it_is_made(setting, wrong):
+    with pytest.raises(ldp.InvalidInput, match=setting):
+        Prior(np.ones((len(X), K)), **{setting: wrong})
 
 
 def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
-    asked = classifier(n_stages=2, law="rr-with-prior", prior_weight=0.5)
-    with pytest.raises(ldp.InvalidInput, match=r"Expected prior= with prior_weight=0\.5"):
+    asked = classifier(stages=2, law="rr-with-prior", prior=Prior(weight=0.5))
+    with pytest.raises(ldp.InvalidInput, match=r"Expected Prior\(table, weight=0\.5"):
         asked.fit(X, charged(ledger))
     assert not ledger.runs()
     # a repeat is free, another weight is another draw
     for weight, runs in ((0.0, 1), (0.0, 1), (0.5, 2), (0.5, 2), (0.25, 3)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            asked.set_params(prior=biased(Y), prior_weight=weight).fit(X, charged(ledger))
+            asked.set_params(prior=Prior(biased(Y), weight=weight)).fit(X, charged(ledger))
         assert len(ledger.runs()) == runs
     assert ledger.spent("people", "class") == 3.0
 
 
 def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1():
-    model = classifier(law="rr-with-prior", n_stages=2, prior=biased(Y), prior_weight=1.0).fit(
+    model = classifier(law="rr-with-prior", stages=2, prior=Prior(biased(Y), weight=1.0)).fit(
         X, seeded()
     )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
@@ -161,7 +164,7 @@ def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1():
 
 def test_random_state_never_drives_noise_or_partition():
     first, second = (
-        classifier(n_stages=2, random_state=seed).fit(X, seeded()).noisy_labels_ for seed in (0, 1)
+        classifier(stages=2, random_state=seed).fit(X, seeded()).noisy_labels_ for seed in (0, 1)
     )
     assert np.array_equal(
         first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows]
@@ -170,7 +173,7 @@ def test_random_state_never_drives_noise_or_partition():
         block.rows.tolist() for block in second.blocks
     ]
     fresh = [
-        classifier(n_stages=2).fit(X, seeded(noise=None)).noisy_labels_.blocks[0].rows.tolist()
+        classifier(stages=2).fit(X, seeded(noise=None)).noisy_labels_.blocks[0].rows.tolist()
         for _ in range(2)
     ]
     assert fresh[0] != fresh[1]
@@ -218,7 +221,7 @@ def test_priors_are_used_by_the_first_stage():
     sharp[np.arange(len(Y)), (Y + (np.arange(len(Y)) % 2)) % K] = 1.0
     sharp[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
     given, called = (
-        classifier(law="rr-with-prior", n_stages=1, prior=prior, validation_fraction=0).fit(
+        classifier(law="rr-with-prior", stages=1, prior=prior, validation_fraction=0).fit(
             X, seeded()
         )
         for prior in (sharp, lambda X: sharp)
@@ -234,12 +237,12 @@ def test_priors_are_used_by_the_first_stage():
 
 @pytest.mark.filterwarnings("ignore::labeldp.errors.UnmeasuredWarning")  # five rows
 def test_a_score_on_rows_that_were_learned_from_warns():
-    model = classifier(law="subset", n_stages=1).fit(X, seeded())
+    model = classifier(law="subset", stages=1).fit(X, seeded())
     noisy = model.noisy_labels_
     for seen in (noisy, noisy[::3], noisy[-5:]):
         with pytest.warns(SeenRowsWarning, match=f"{len(seen)} of these {len(seen)}"):
             model.score(X[: len(seen)], seen)
-    kept = classifier(law="subset", n_stages=1, options=LearnOptions(refit=False)).fit(X, seeded())
+    kept = classifier(law="subset", stages=1, options=LearnOptions(refit=False)).fit(X, seeded())
     parts = {block.stage: block.rows for block in kept.noisy_labels_.blocks}
     kept.score(X[parts["validation"]], kept.noisy_labels_[parts["validation"]])
     half = classifier().fit(X[:1000], noisy[:1000])
@@ -269,10 +272,10 @@ def test_a_prior_that_is_none_is_refused_before_the_charge(ledger, law, given, w
         ({"law": ldp.RandomizedResponse(K, 3.0)}, "agree"),
         ({"correction": "likelihood"}, "fit_likelihood"),
         ({"correction": "magic"}, "correction"),
-        ({"correction": "debias", "n_stages": 2}, "invertible"),
-        ({"n_stages": 0}, "n_stages"),
-        ({"stage_sizes": (1, 1)}, r"stage_sizes.*n_stages=1"),
-        ({"stage_sizes": (1, float("nan")), "n_stages": 2}, "stage_sizes"),
+        ({"correction": "debias", "stages": 2}, "invertible"),
+        ({"stages": 0}, "stages"),
+        ({"stages": ()}, "stages"),
+        ({"stages": (1, float("nan"))}, "stages"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"validation_fraction": 0.999}, r"at least 20 rows to learn from, got about \d+ of \d+"),
     ],
@@ -442,7 +445,7 @@ def test_rates_are_asked_for_on_one_bill(tmp_path: Path, estimator: object) -> N
 
 @pytest.mark.usefixtures("same_noise")
 @pytest.mark.parametrize(
-    "settings", [{}, {"law": "rr", "n_stages": 2}, {"correction": "em"}], ids=str
+    "settings", [{}, {"law": "rr", "stages": 2}, {"correction": "em"}], ids=str
 )
 def test_models_are_held_to_the_rates_of_the_rows_that_were_counted(settings: dict) -> None:
     """At epsilon 400 a count is exact, but for a noise whose other values have probability

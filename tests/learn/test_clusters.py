@@ -27,7 +27,7 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.learn import ClusterPrior, NoiseCluster, Prior, ProportionClassifier
 from labeldp.learn._clusters import clustering_request, find_clusters
 
 K = 4
@@ -148,15 +148,15 @@ def test_what_cannot_be_clustered_is_refused_before_a_charge(settings, message, 
     "settings",
     [
         {},
-        {"n_stages": 2},
-        {"law": "rr-with-prior", "n_stages": 2},
+        {"stages": 2},
+        {"law": "rr-with-prior", "stages": 2},
         {"law": "cluster-rr"},
         {"law": "cluster-rr", "prior": ClusterPrior(n_clusters=8, epsilon=0.2)},
         {"law": ldp.ClusterRR(K, 0.3, 0.05), "prior": ClusterPrior(n_clusters=8, epsilon=0.2)},
         {"prior": ClusterPrior(delta=1e-6, epsilon=0.25)},
         {"estimator": LogisticRegression()},
         {"correction": "none", "law": "rr-with-prior"},
-        {"top_k_filter": 2, "n_stages": 2},
+        {"prior": Prior(ClusterPrior(), top_k=2), "stages": 2},
     ],
     ids=named,
 )
@@ -205,7 +205,7 @@ def test_a_model_of_the_histograms_is_a_prior_of_each_row():
 
 def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(tmp_path, ledger):
     prior = ClusterPrior(n_clusters=8, epsilon=0.1)
-    model = classifier(prior, law="cluster-rr", n_stages=1).fit(X, charged(ledger))
+    model = classifier(prior, law="cluster-rr", stages=1).fit(X, charged(ledger))
     noisy = model.noisy_labels_
     noisy.save(tmp_path / "noisy.parquet")
     other = ldp.privatize(seeded(noise=None), ldp.RandomizedResponse(K, 0.25))
@@ -328,7 +328,7 @@ def test_units_share_the_budget_of_both_charges():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"n_stages": 1}, {"n_stages": 2, "law": "rr-with-prior"}], ids=named
+    "settings", [{"stages": 1}, {"stages": 2, "law": "rr-with-prior"}], ids=named
 )
 def test_coin_flips_are_estimated_to_be_guessed(settings):
     """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows'

@@ -333,7 +333,7 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
 def test_what_is_not_the_failed_fit_is_charged(people, ledger, other):
     X, y, unit = numbers(people), people[1], np.arange(N) // 2
     prior, most = np.tile([0.7, 0.3], (N, 1)), 1
-    model = classifier(Late(), law="rr-with-prior", n_stages=1, prior=prior)
+    model = classifier(Late(), law="rr-with-prior", stages=1, prior=prior)
     with pytest.raises(RuntimeError, match="on fire"):
         model.fit(X, closed(ledger, y, unit=unit))
     X = X + 1.0

@@ -39,13 +39,9 @@ SHARED = {
 }
 OF_LABELS = {"classes", "dataset", "column", "max_rows_per_unit", "ledger", "noise", "unit"}
 OF_STAGES = {
-    "n_stages": 1,
-    "stage_sizes": None,
+    "stages": 1,
     "law": "auto",
     "prior": None,
-    "prior_weight": 0.0,
-    "prior_temperature": 1.0,
-    "top_k_filter": None,
     "validation_fraction": 0.1,
 }
 OTHER = {  # defaults that mean something else in this estimator, and why
@@ -206,8 +202,6 @@ def test_wrong_settings_of_a_prior_of_clusters_are_refused_before_the_charge(
 
 
 def test_options_and_the_softmax_regression_are_values_beside_them() -> None:
-    assert not {"prior_temperature", "top_k_filter"} & set(
-        inspect.signature(LearnOptions).parameters
-    )
+    assert not {"prior", "stages"} & set(inspect.signature(LearnOptions).parameters)
     # it learns from evidence and privatizes nothing
     assert not issubclass(SoftmaxRegression, LabelDPEstimator)

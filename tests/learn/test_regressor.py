@@ -192,7 +192,7 @@ def test_far_less_is_lost_by_likelihood_than_by_unbiased_labels_in_one_stage_and
     unbiased = clone(boosting).fit(X, 30 * (bits - 1 / (1 + np.e)) / ((np.e - 1) / (1 + np.e)))
     error = np.mean((unbiased.predict(X_test) - truth) ** 2)
     for stages in (1, 2):
-        model = ldp.LabelDPRegressor(boosting, epsilon=1.0, n_stages=stages, random_state=0).fit(
+        model = ldp.LabelDPRegressor(boosting, epsilon=1.0, stages=stages, random_state=0).fit(
             X, ldp.PrivateLabels(y, range=(0, 30))
         )
         assert np.mean((model.predict(X_test) - truth) ** 2) < 0.5 * error
@@ -267,7 +267,7 @@ def test_other_libraries_boost_on_the_likelihood_too(
     estimator = make_pipeline(StandardScaler(), regressor(library))
     settings = {
         "epsilon": 3.0,
-        "n_stages": n_stages,
+        "stages": n_stages,
         "options": LearnOptions(refit=refit),
         "random_state": 0,
     }
@@ -383,7 +383,7 @@ def test_boosting_that_cannot_be_fitted_is_refused_before_any_charge(
 @pytest.mark.usefixtures("same_noise")
 def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_bins() -> None:
     X, y = linear(400)
-    model = ldp.LabelDPRegressor(LinearRegression(), epsilon=1.0, n_stages=2, random_state=0).fit(
+    model = ldp.LabelDPRegressor(LinearRegression(), epsilon=1.0, stages=2, random_state=0).fit(
         X, closed(y)
     )
     assert [type(block.law).__name__ for block in model.noisy_labels_.blocks].count(
@@ -438,7 +438,7 @@ def test_a_line_is_found_at_an_epsilon_at_which_doubles_hold_no_wrong_label(
     X = np.random.default_rng(0).normal(size=(800, 2))
     y = np.clip(5 + 2 * X[:, 0], 0, 10)
     model = ldp.LabelDPRegressor(
-        LinearRegression(), epsilon=epsilon, n_stages=n_stages, random_state=0
+        LinearRegression(), epsilon=epsilon, stages=n_stages, random_state=0
     ).fit(X, closed(y, noise=ldp.SeededNoise(1)))
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 0.2 < model.estimated_rmse_.high
 
@@ -610,7 +610,7 @@ def test_ranges_whose_squares_are_no_floats_are_refused_before_a_charge(
 @pytest.mark.parametrize("estimator", [None, LinearRegression()])
 def test_a_stage_of_one_row_and_constant_features_are_learned_as_a_constant(estimator: Any) -> None:
     X, y = linear(300)
-    model = ldp.LabelDPRegressor(estimator, n_stages=2, random_state=0)
+    model = ldp.LabelDPRegressor(estimator, stages=2, random_state=0)
     assert np.isfinite(model.fit(X[:2], closed(y[:2])).predict(X)).all()
     assert np.ptp(clone(model).fit(np.ones((300, 2)), closed(y)).predict(np.ones((5, 2)))) < 1e-9
 
@@ -804,8 +804,10 @@ def test_scorers_refuse_what_they_cannot_read() -> None:
         InvalidInput, match=r"got LinearRegression. Use a scorer .*'neg_mean_squared_error'"
     ):
         ldp.metrics.likelihood_scorer(LinearRegression().fit(X, y), X, noisy)
-    with pytest.raises(ValueError, match=r"Score by scoring=labeldp.metrics.make_scorer"):
-        GridSearchCV(plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2)).fit(X, noisy)
+    with pytest.raises(ValueError, match=r"scoring=labeldp\.metrics\.make_scorer"):
+        GridSearchCV(
+            plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2), error_score="raise"
+        ).fit(X, noisy)
     five = np.full(40, 5.0)
     told_nothing = ldp.privatize(
         ldp.PrivateLabels(five, classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0)),

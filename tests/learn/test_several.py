@@ -19,7 +19,7 @@ from labeldp.errors import (
     RepeatWarning,
     SeededNoiseWarning,
 )
-from labeldp.learn import LabelDPClassifier, SoftmaxRegression
+from labeldp.learn import LabelDPClassifier, Prior, SoftmaxRegression
 from labeldp.learn._several import Reading
 from labeldp.papers.malek2021 import PATEClassifier
 from labeldp.protocol.metrics import likeliest_frequencies
@@ -47,6 +47,37 @@ def closed(y=Y, classes=COLUMNS, **facts):
     """Closed labels; with seeded noise unless they have a ledger."""
     account = {"dataset": "d"} if "ledger" in facts else {"noise": ldp.SeededNoise(0)}
     return ldp.PrivateLabels(y, **{"classes": classes} | account | facts)
+
+
+def of_three(law=None):
+    """Noisy labels of the two columns and a third one, "high"."""
+    three = ldp.LabelColumns(
+        {**dict(zip(COLUMNS.names, COLUMNS.lists, strict=True)), "high": [0, 1]}
+    )
+    labels = closed({**Y, "high": (X[:, 2] > 0).astype(int)}, three)
+    return ldp.privatize(labels, three.law(4.0, *([] if law is None else [law])))
+
+
+@pytest.mark.parametrize("split", ["joint", "one", "equal"])
+def test_some_columns_of_noisy_labels_are_learned_alone(split):
+    """In the order of `columns`; each as when all are learned. Of a joint draw the others tell of
+    them, too."""
+    noisy = of_three(split)
+    whole, some = model().fit(X, noisy), model(columns=["rating", "clicked"]).fit(X, noisy)
+    assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
+    np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, 1::-1])
+    assert 0 < some.score(X, Y) <= 1
+    with pytest.raises(InvalidInput, match="column"):
+        model(columns=["clicks"]).fit(X, noisy)
+
+
+def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
+    drawn = of_three()
+    others = ~drawn["high"].evidenced
+    with pytest.raises(InvalidInput, match="none about 'high'"):
+        model().fit(X[others], drawn[others])
+    two = model(columns=COLUMNS.names).fit(X[others], drawn[others])
+    assert two.predict(X).shape == (N, 2)
 
 
 @pytest.mark.parametrize("split", [None, "equal", "one"])
@@ -101,7 +132,7 @@ def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split)
     """The second stage's rows hold exactly what its law makes of the product of the first models'
     probabilities, at one charge."""
     law = COLUMNS.law(3.0, split, "auto")
-    given = {"epsilon": 3.0, "law": law, "n_stages": 2, "prior_temperature": 0.8}
+    given = {"epsilon": 3.0, "law": law, "stages": 2, "prior": Prior(temperature=0.8)}
     fitted = model(**given).fit(X, closed(ledger=ledger))
     assert [(stage.name, stage.law) for stage in fitted.stages_] == [
         ("stage-1", law),
@@ -155,7 +186,7 @@ def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
     assert (
         flat.noisy_labels_.blocks[-1].side.keys() == found[0].noisy_labels_.blocks[-1].side.keys()
     )
-    charged = model(prior={"clicked": weights}, prior_weight=0.5, n_stages=2).fit(
+    charged = model(prior=Prior({"clicked": weights}, weight=0.5), stages=2).fit(
         X, closed(ledger=ledger)
     )
     assert (
@@ -177,7 +208,7 @@ def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(
     """Two charges in the accounts of both columns, which add up to the fit's epsilon; rows are
     drawn by the noisy answer."""
     law = COLUMNS.law(3.0, split, "auto")
-    given = {"prior": prior, "law": law, "n_stages": stages}
+    given = {"prior": prior, "law": law, "stages": stages}
     fitted = model(**given).fit(X, closed(ledger=ledger))
     assert (
         [ledger.spent("d", name) for name in COLUMNS.names]
@@ -220,12 +251,12 @@ def test_a_budget_without_room_for_the_whole_fit_pays_for_no_prior(tmp_path):
 
 def test_stages_take_frames_the_default_estimator_and_units():
     frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.where(X[:, 0] > 0, "x", "y"))
-    given = {"law": COLUMNS.law(4.0, "joint", "auto"), "n_stages": 3}
+    given = {"law": COLUMNS.law(4.0, "joint", "auto"), "stages": 3}
     weights = np.ones((N, 6))
     weights[0], weights[1] = 0.0, 1e308  # a row of zeros counts as uniform
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fitted = model(estimator=None, prior=weights, prior_weight=0.2, **given).fit(
+        fitted = model(estimator=None, prior=Prior(weights, weight=0.2), **given).fit(
             frame, closed(unit=np.arange(N) // 2, max_rows_per_unit=1)
         )
     assert {each.category for each in caught} == {SeededNoiseWarning, LeftOutWarning}
@@ -405,7 +436,7 @@ def test_public_weights_of_rows_weigh_in_learning_alone(law, stages):
     """A row of weight 0 has no say, in whatever order; the draws of the first stage do not
     change."""
     used = "auto" if law == "auto" else COLUMNS.law(4.0, "joint", "auto")
-    given = {"law": used, "n_stages": stages, "validation_fraction": 0.0}
+    given = {"law": used, "stages": stages, "validation_fraction": 0.0}
     given["estimator"] = SoftmaxRegression(C=1.0)
     counted = X[:, 2] > 0
     weights = np.where(counted, 1.0, 0.0)
@@ -452,7 +483,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_charge(ledger):
 def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
     given = {
         "law": "auto" if stages == 1 else COLUMNS.law(3.0, "joint", "auto"),
-        "n_stages": stages,
+        "stages": stages,
         "epsilon": 3.0,
     }
     fitted = model(**given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}).fit(
@@ -472,8 +503,8 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
 @pytest.mark.parametrize(
     ("changes", "y", "said"),
     [
-        ({"n_stages": 2, "correction": "debias"}, Y, "one invertible law"),
-        ({"n_stages": 2, "stage_sizes": [1]}, Y, "stage_sizes"),
+        ({"stages": 2, "correction": "debias"}, Y, "one invertible law"),
+        ({"stages": []}, Y, "stages"),
         ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
         ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
         (
@@ -490,8 +521,8 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
             Y,
             "epsilon=3.0",
         ),
-        ({"n_stages": 2, "estimator": "trees"}, Y, "classifier"),
-        ({"top_k_filter": 2}, Y, "top_k_filter=None"),
+        ({"stages": 2, "estimator": "trees"}, Y, "classifier"),
+        ({"prior": Prior(top_k=2)}, Y, "top_k"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
         ({"law": COLUMNS.law(1.0)}, Y, "epsilon=4.0"),
         ({"law": "nothing"}, Y, "law"),

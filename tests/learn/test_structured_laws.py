@@ -34,7 +34,7 @@ def test_the_classifier_learns(law: object, n_stages: int) -> None:
         LogisticRegression(),
         epsilon=2.0,
         law=law,
-        n_stages=n_stages,
+        stages=n_stages,
         random_state=0,
     )
     model.fit(X[:4000], closed(y[:4000]))

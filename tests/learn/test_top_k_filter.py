@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.evidence import concat
+from labeldp.learn import Prior
 from labeldp.learn import _corrections as corrections
 from labeldp.protocol._estimator import in_top_k
 
@@ -82,7 +83,9 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
         lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest),
     )
     settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0}
-    model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, top_k_filter="mean", **settings)
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), stages=2, prior=Prior(top_k="mean"), **settings
+    )
     model.fit(*blobs())
     seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the dry run
     latest = [
@@ -93,13 +96,10 @@ def test_the_classifier_keeps_the_latest_rows(monkeypatch):
 
 
 def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(ledger):
-    model = ldp.LabelDPClassifier(law="auto", n_stages=2, top_k_filter="mean")
+    model = ldp.LabelDPClassifier(law="auto", stages=2, prior=Prior(top_k="mean"))
     X, labels = blobs(dataset="d", column="label", ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="rr-with-prior"):
         model.fit(X, labels)
-    assert not ledger.runs()
-    with pytest.raises(ldp.InvalidInput, match="top_k_filter"):
-        model.set_params(top_k_filter="median").fit(X, labels)
     assert not ledger.runs()
 
 
@@ -112,6 +112,6 @@ def test_in_one_stage_the_mean_leaves_no_row_out(law, monkeypatch):
         "fit",
         lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest),
     )
-    settings = {"law": law, "correction": "none", "top_k_filter": "mean"}
+    settings = {"law": law, "correction": "none", "prior": Prior(top_k="mean")}
     ldp.LabelDPClassifier(LogisticRegression(), **settings).fit(*blobs())
     assert 700 < seen[-2] < seen[-1] == 800  # and the held-out rows in the last fit

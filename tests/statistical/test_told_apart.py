@@ -155,7 +155,7 @@ def test_the_classifier_learns_as_well_with_class_frequencies(
                 epsilon=epsilon,
                 law=law,
                 prior=prior,
-                n_stages=n_stages,
+                stages=n_stages,
                 validation_fraction=0,
                 random_state=0,
             ).fit(X[:n], ldp.PrivateLabels(y[:n], classes=range(10), noise=ldp.SeededNoise(seed)))
@@ -179,7 +179,7 @@ def test_a_prior_of_clusters_helps(law: str) -> None:
     for prior, used in ((None, "auto"), (ClusterPrior(n_clusters=30, epsilon=0.1), law)):
         settings = {
             "epsilon": 0.5,
-            "n_stages": 1,
+            "stages": 1,
             "validation_fraction": 0,
             "random_state": 0,
         }
@@ -257,7 +257,7 @@ def test_later_stages_may_be_sure_of_their_rows() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MergedClassesWarning)
         for law in ("rr-with-prior", ldp.RRTopK(5, 4.0, 2)):
-            model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0, law=law, n_stages=2)
+            model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=4.0, law=law, stages=2)
             labels = ldp.PrivateLabels(LABELS, classes=range(5), noise=ldp.SeededNoise(0))
             assert model.fit(X, labels).score(X, LABELS) > 0.95
 

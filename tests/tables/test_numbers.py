@@ -77,7 +77,7 @@ def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(
 ) -> None:
     values, x, grid = incomes(200), np.zeros((200, 1)), ldp.Grid(0, 100, points)
     assert spec(grid).law_name == law
-    model = ldp.LabelDPRegressor(epsilon=2.0, n_stages=1).fit(
+    model = ldp.LabelDPRegressor(epsilon=2.0, stages=1).fit(
         x, ldp.PrivateLabels(np.clip(values, 0, 100), range=grid, noise=ldp.SeededNoise(0))
     )
     assert {block.law.name for block in model.noisy_labels_.blocks} == {law}

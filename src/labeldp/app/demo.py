@@ -43,8 +43,8 @@ PRIVATE = {
         "randomized response, then the same estimator on the noisy labels as if they were true"
         " (what people do today)"
     ),
-    "one stage": "LabelDPClassifier(estimator, epsilon, n_stages=1)",
-    "two stages": "LabelDPClassifier(estimator, epsilon, n_stages=2)",
+    "one stage": "LabelDPClassifier(estimator, epsilon, stages=1)",
+    "two stages": "LabelDPClassifier(estimator, epsilon, stages=2)",
 }
 METHODS = PRIVATE | {"no privacy": "the same estimator on the true labels: the bound"}
 TASKS = {
@@ -109,7 +109,7 @@ def accuracy(task: str, method: str, epsilon: float | None, seed: int) -> float:
             model = LabelDPClassifier(
                 model,
                 epsilon=cast(float, epsilon),
-                n_stages=1 if method == "one stage" else 2,
+                stages=1 if method == "one stage" else 2,
                 random_state=seed,
             )
         model.fit(X, labels)

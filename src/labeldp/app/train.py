@@ -470,7 +470,7 @@ class _Raw:
             dataset=self.dataset,
             column=spec.name,
             ids=ids,
-            unit=None if units is None else {spec.unit: units},
+            unit=None if units is None else {str(spec.unit): units},
             max_rows_per_unit=spec.max_rows_per_unit,
             ledger=self._ledger,
         )

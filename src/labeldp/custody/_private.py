@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -157,7 +157,7 @@ class PrivateLabels(Closed):
         self.account = replace(account, column=column or own or UNNAMED)
         self.index = _index_of(y)
         self.rows = TableRows(given, len(codes), self.account.private_column(declared, given))
-        _CODES[self] = os.getpid(), codes
+        _CODES[self] = os.getpid(), codes, _weak(y)
         if account.ledger is not None and not (self.dataset and (column or own)):
             raise InvalidInput(
                 "Expected dataset= and column= with a ledger: the public names under which the"
@@ -217,6 +217,8 @@ class PrivateLabels(Closed):
         role : str
             What they are to be, such as "groups".
         """
+        if columns is not None and self in _CODES and _CODES[self][2]() is columns:
+            raise InvalidInput(f"Expected public columns as {role}, got the labels themselves.")
         names = column_names(columns)
         own = {*self.rows.column.columns, self.rows.given.label}
         charged = charged_names(names, self.dataset, self.account.ledger)
@@ -269,7 +271,8 @@ class PrivateLabels(Closed):
         made.rows = TableRows(part, len(chosen), self.rows.column)
         made.rows.ids = self.rows.ids[chosen]
         if self in _CODES:  # not beside the process that has the labels
-            _CODES[made] = _CODES[self][0], _CODES[self][1][chosen]
+            process, codes, _ = _CODES[self]
+            _CODES[made] = process, codes[chosen], _weak(None)
         return made
 
     def __len__(self) -> int:
@@ -413,14 +416,14 @@ def of_facts(facts: LabelFacts) -> PrivateLabels:
     return made
 
 
-_CODES: WeakKeyDictionary[PrivateLabels, tuple[int, Codes]] = WeakKeyDictionary()
-"""The labels, and the process that may open them. They are kept here, so that no attribute of a
-value leads to them."""
+_CODES: WeakKeyDictionary[PrivateLabels, tuple[int, Codes, Callable[[], Any]]] = WeakKeyDictionary()
+"""The process that may open labels, the labels, and what they were made from while it is there.
+They are kept here, so that no attribute of a value leads to them."""
 
 
 def opened(labels: PrivateLabels) -> Codes:
     """Return the codes of private labels: (n,) int32. Custody alone calls this."""
-    process, codes = _CODES[labels]
+    process, codes, _ = _CODES[labels]
     if process != os.getpid():  # a fork, whose account its parent does not see
         raise _closed()
     return codes
@@ -445,6 +448,14 @@ def _declared(classes: Any, range: Any, points: int | None) -> Any:
         )
     low, high = range
     return Grid(low, high, points)
+
+
+def _weak(y: Any) -> Callable[[], Any]:
+    """Refer to raw labels without keeping them; a list cannot be referred to."""
+    try:
+        return ref(y)
+    except TypeError:
+        return type(None)
 
 
 def _index_of(y: Any) -> Any:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from labeldp import _validate
+from labeldp.custody._encode import is_closed
 from labeldp.deep._consistency import Consistency
 from labeldp.deep._inputs import (
     Inputs,
@@ -171,7 +172,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             from them.
         """
         from_first(lambda: self._require_public(X, y, ids))
-        named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
+        known = isinstance(y, NoisyLabels) or (is_closed(y) and y.explicit_ids)
+        named = y.ids if ids is None and known else ids
         inputs = self._inputs(X, y, id_of, named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
             require_own_order(X, ids)

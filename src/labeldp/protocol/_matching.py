@@ -141,7 +141,7 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
     return places[order], noisy.subset(order) if closed else noisy[order]
 
 
-def require_public_ids(ids: ArrayLike | None, noisy: NoisyLabels) -> None:
+def require_public_ids(ids: Any, noisy: NoisyLabels) -> None:
     """Refuse ids that have the name of a private column, as far as the noisy labels know it."""
     require_public_columns(
         column_names(ids), private_names((*noisy.receipts, *noisy.behind)), "ids"

@@ -26,12 +26,11 @@ CODE = {1: ((16, 8), 80, 0.6), 2: ((8, 8), 70, 0.5), 4: ((8, 4), 60, 0.5), 8: ((
 def test_lp_2st_on_cifar_10_is_the_authors_code(epsilon):
     found = recipes.lp_2st("cifar10", epsilon=epsilon)
     mixup, percent, temperature = CODE[epsilon]
-    assert found["stage_sizes"] == (percent / 100, round(1 - percent / 100, 3))
-    assert (found["prior_temperature"], found["top_k_filter"], found["law"], found["n_stages"]) == (
+    assert found["stages"] == (percent / 100, round(1 - percent / 100, 3))
+    assert (found["prior"].temperature, found["prior"].top_k, found["law"]) == (
         temperature,
         "mean",
         "rr-with-prior",
-        2,
     )
     assert tuple(recipe.alpha for recipe in found["recipe"]) == mixup
     for recipe in found["recipe"]:
@@ -84,19 +83,14 @@ def test_between_published_epsilons_the_lower_one_decides_and_below_the_first():
 
 def test_one_and_three_stages():
     one, three = recipes.lp_1st("cifar10", epsilon=2.0), recipes.lp_3st("cifar10", epsilon=2.0)
-    assert (one["law"], one["n_stages"], one["stage_sizes"], one["top_k_filter"]) == (
-        "rr",
-        1,
-        None,
-        None,
-    )
-    assert (three["n_stages"], three["stage_sizes"]) == (3, (0.7, 0.15, 0.15))
+    assert (one["law"], one["stages"], one["prior"]) == ("rr", 1, None)
+    assert three["stages"] == (0.7, 0.15, 0.15)
     assert [recipe.alpha for recipe in three["recipe"]] == [8.0, 8.0, 8.0]
 
 
 def test_alibi_learns_posteriors_of_its_own_law_in_one_stage():
     found = alibi(epsilon=1.0, epochs=3)
-    assert (found["law"], found["n_stages"]) == ("alibi", 1)
+    assert (found["law"], found["stages"]) == ("alibi", 1)
     assert found["recipe"] == Recipe(epochs=3, loss=posterior_loss)
     assert recipes.mixups("alibi", epsilon=1.0) == (0.0,)
     found, published = alibi("mnist", epsilon=1.0), recipes.lp_1st("mnist", epsilon=1.0)["recipe"]
