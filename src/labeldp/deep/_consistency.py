@@ -663,13 +663,10 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
     Examples
     --------
     >>> import labeldp as ldp
-    >>> noisy = ldp.privatize(
-    ...     [0, 0, 0, 1, 1, 1],
-    ...     ldp.RandomizedResponse(2, 4.0),
-    ...     noise=ldp.SeededNoise(1),
-    ...     classes=[0, 1],
-    ... )
-    >>> kept = denoise([0, 0, 0, 1, 1, 1], ldp.deep.evidence_of(noisy), 2)
+    >>> y = [0, 0, 0, 1, 1, 1]
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(1))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 4.0))
+    >>> kept = denoise(y, ldp.deep.evidence_of(noisy), 2)
     >>> kept.indices[:, 0].tolist(), int((kept.rest < 0).sum())
     ([0, 0, 0, 1, 1, 1], 6)
     """

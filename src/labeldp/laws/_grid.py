@@ -60,12 +60,8 @@ class Grid(tuple[float, ...]):
     >>> grid = ldp.Grid(0, 100, points=5)
     >>> grid, list(grid)
     (Grid(0, 100, points=5), [0, 25, 50, 75, 100])
-    >>> ldp.privatize(
-    ...     [12.5, 13, 250],
-    ...     ldp.RandomizedResponse(5, 700.0),
-    ...     classes=grid,
-    ...     noise=ldp.SeededNoise(0),
-    ... ).hard()
+    >>> labels = ldp.PrivateLabels([12.5, 13, 250], range=grid, noise=ldp.SeededNoise(0))
+    >>> ldp.privatize(labels, ldp.RandomizedResponse(5, 700.0)).hard()
     array([  0,  25, 100])
     """
 

@@ -366,12 +366,9 @@ class Groupings:
     ...     "paid": rng.choice(["yes", "no"], 500),
     ... }
     >>> asked = Groupings(rows, by=[("city", "age"), ("age", "paid")])
-    >>> answer = ldp.aggregate(
-    ...     rng.integers(0, 2, 500),
-    ...     asked.query(2, epsilon=1.0),
-    ...     asked.groups,
-    ...     noise=ldp.SeededNoise(0),
-    ... )
+    >>> y = rng.integers(0, 2, 500)
+    >>> labels = ldp.PrivateLabels(y, classes=[0, 1], noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(labels, asked.query(2, epsilon=1.0), asked.groups)
     >>> asked.tables(answer)
     [CountTable(by=('city', 'age'), 4 cells of 2 classes), CountTable(by=('age', 'paid'), 4 cells of
     2 classes)]
@@ -706,13 +703,8 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     ... )
     >>> y = np.where((rows.age == "young") ^ (rng.random(3000) < 0.1), "yes", "no")
     >>> asked = Groupings(rows, by=["city", "age"])
-    >>> answer = ldp.aggregate(
-    ...     y,
-    ...     asked.query(2, epsilon=0.2),
-    ...     asked.groups,
-    ...     classes=["no", "yes"],
-    ...     noise=ldp.SeededNoise(0),
-    ... )
+    >>> labels = ldp.PrivateLabels(y, classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(labels, asked.query(2, epsilon=0.2), asked.groups)
     >>> model = CountsClassifier().fit(rows, asked.tables(answer))
     >>> bool(model.score(rows, y) > 0.85)
     True

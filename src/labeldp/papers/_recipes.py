@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes of Ghazi et al. 2021 and of Malek et al. 2021, as parameters of an estimator.
 
-    net = TorchClassifier(
-        models.CifarResNet18, classes=range(10), **ghazi2021.lp_2st("cifar10", epsilon=2.0)
-    )
+    net = TorchClassifier(models.CifarResNet18, **ghazi2021.lp_2st("cifar10", epsilon=2.0))
     trees = LabelDPClassifier(
-        forest, classes=range(10), correction="none", **ghazi2021.stages("lp-2st", epsilon=2.0)
+        forest, correction="none", **ghazi2021.stages("lp-2st", epsilon=2.0)
     )
 
 `lp_1st`, `lp_2st`, `lp_3st` (Ghazi et al. 2021) and `alibi` (Malek et al. 2021) give the parameters

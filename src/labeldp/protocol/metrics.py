@@ -126,9 +126,8 @@ def accuracy(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(3000) % 3
-    >>> noisy = ldp.privatize(
-    ...     truth, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(truth, classes=range(3), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, epsilon=2.0))
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
@@ -905,12 +904,8 @@ def cost(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(4000) % 10 == 0
-    >>> noisy = ldp.privatize(
-    ...     truth,
-    ...     ldp.RandomizedResponse(2, epsilon=2.0),
-    ...     classes=[False, True],
-    ...     noise=ldp.SeededNoise(0),
-    ... )
+    >>> labels = ldp.PrivateLabels(truth, classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon=2.0))
     >>> found = ldp.metrics.cost(
     ...     noisy, truth, costs=[[0, 1], [20, 0]]
     ... )  # a miss costs as much as 20 false alarms
@@ -1182,12 +1177,8 @@ def roc_auc(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(20_000) % 10 == 0
-    >>> noisy = ldp.privatize(
-    ...     truth,
-    ...     ldp.RandomizedResponse(2, epsilon=1.0),
-    ...     classes=[False, True],
-    ...     noise=ldp.SeededNoise(0),
-    ... )
+    >>> labels = ldp.PrivateLabels(truth, classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon=1.0))
     >>> scores = truth + np.random.default_rng(0).normal(size=20_000)
     >>> found = ldp.metrics.roc_auc(noisy, scores)
     >>> found.tells and found.low > found.constant

@@ -111,9 +111,8 @@ def crosstab(
     >>> import labeldp as ldp, numpy as np
     >>> region = np.repeat(["north", "south"], 2000)
     >>> answers = np.arange(4000) % np.where(region == "north", 2, 3)
-    >>> noisy = ldp.privatize(
-    ...     answers, ldp.RandomizedResponse(3, epsilon=1.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(answers, classes=range(3), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, epsilon=1.0))
     >>> table = ldp.stats.crosstab(noisy, region)
     >>> table.df, table.pvalue < 0.001
     (2, True)

@@ -502,9 +502,8 @@ def frequencies(
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
-    >>> noisy = ldp.privatize(
-    ...     np.arange(3000) % 3, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(np.arange(3000) % 3, classes=range(3), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, epsilon=2.0))
     >>> shares = ldp.stats.frequencies(noisy, by=np.arange(3000) // 1500)
     >>> bool((shares.low < 1 / 3).all() and (1 / 3 < shares.high).all())
     True
@@ -554,9 +553,8 @@ def mean(
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
-    >>> noisy = ldp.privatize(
-    ...     np.arange(5000) % 5, ldp.SubsetSelection(5, epsilon=2.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(np.arange(5000) % 5, classes=range(5), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.SubsetSelection(5, epsilon=2.0))
     >>> found = ldp.stats.mean(noisy)["mean"]
     >>> found.low < 2.0 < found.high
     True
@@ -988,9 +986,8 @@ def effect(
     >>> import labeldp as ldp, numpy as np
     >>> arm = np.arange(8000) % 2
     >>> bought = (np.arange(8000) % 10 < 2 + 2 * arm).astype(int)
-    >>> noisy = ldp.privatize(
-    ...     bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(bought, classes=[0, 1], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon=2.0))
     >>> found = ldp.stats.effect(noisy, arm, of=1)
     >>> found.low < 0.2 < found.high and found.pvalue < 1e-6
     True

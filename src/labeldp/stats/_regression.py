@@ -306,9 +306,8 @@ def regress(
     >>> import labeldp as ldp, numpy as np
     >>> x = np.arange(6000) % 2
     >>> bought = (np.arange(6000) // 2 % 10 < 2 + 4 * x).astype(int)
-    >>> noisy = ldp.privatize(
-    ...     bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0)
-    ... )
+    >>> labels = ldp.PrivateLabels(bought, classes=[0, 1], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon=2.0))
     >>> fit = ldp.stats.regress(noisy, x, "logistic", names=["treated"])
     >>> low, high = fit.conf_int()[1]
     >>> bool(low < np.log(0.6 / 0.4) - np.log(0.2 / 0.8) < high)
