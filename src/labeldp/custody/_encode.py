@@ -723,21 +723,22 @@ class RowIds:
             ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, columns
         )
 
-    def beside(self, labels: Any) -> "RowIds":
-        """Refuse the labels, or a column of their name, as ids or units; keep the labels' own
-        name."""
+    def beside(self, labels: Any, others: Sequence[Any] = ()) -> "RowIds":
+        """Refuse the labels, or a column of their name, as ids or units, of which `others` are the
+        columns one by one; keep the labels' own name."""
         named = label_names(labels)
         own = named[0] if len(named) == 1 else ""
         # Ids and units enter public, unkeyed digests: labels among them could be guessed from
         # these. `require_public` knows only the name that `column=` gives; here the object and its
         # own name are compared.
-        same = any(values is not None and values is labels for values in (self.ids, self.unit))
-        if same or (own and own in self.columns):
+        same = any(each is not None and each is labels for each in (self.ids, self.unit, *others))
+        columns = (*self.columns, *column_names(*others))
+        if same or (own and own in columns):
             raise InvalidInput(
                 "Expected ids and units of public columns, got the labels themselves among them."
                 " Leave them out."
             )
-        return replace(self, label=own)
+        return replace(self, columns=columns, label=own)
 
     def within(self, cap: int, n_rows: int) -> int:
         """Count the rows that get a label: all, or with units those within each one's cap."""
@@ -771,15 +772,23 @@ def require_public_columns(
         )
 
 
-def one_table(columns: Any) -> tuple[Any, list[str] | None]:
-    """Return a mapping of names to columns as one column or table, and its names; anything else as
-    it is."""
-    if not isinstance(columns, Mapping):
-        return columns, None
-    import pyarrow as pa
+class Named(NamedTuple):
+    """Columns as one column or table, the names that the caller gives them, None for none, and the
+    columns one by one, which may carry other names."""
 
-    values, names = list(columns.values()), [str(name) for name in columns]
-    return (values[0] if len(values) == 1 else pa.table(values, names=names)), names
+    table: Any
+    names: list[str] | None
+    columns: list[Any]
+
+    @classmethod
+    def of(cls, columns: Any) -> "Named":
+        """Split a mapping of names to columns; anything else is one column, or a table."""
+        if not isinstance(columns, Mapping):
+            return cls(columns, None, [columns])
+        import pyarrow as pa
+
+        each, names = list(columns.values()), [str(name) for name in columns]
+        return cls(each[0] if len(each) == 1 else pa.table(each, names=names), names, each)
 
 
 def column_names(*columns: Any) -> list[str]:

@@ -20,12 +20,12 @@ from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
     Closed,
     Codes,
+    Named,
     RowIds,
     classes_for,
     column_names,
     columns_of,
     encode,
-    one_table,
     require_public_columns,
 )
 from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
@@ -149,8 +149,9 @@ class PrivateLabels(Closed):
     def _fill(
         self, y: Any, classes: Any, column: str | None, ids: Any, unit: Any, account: Account
     ) -> None:
-        (columns, id_name), (units, unit_name) = one_table(ids), one_table(unit)
-        given = RowIds.of(columns, units, id_name, unit_name).beside(y)
+        rows, units = Named.of(ids), Named.of(unit)
+        given = RowIds.of(rows.table, units.table, rows.names, units.names)
+        given = given.beside(y, [*rows.columns, *units.columns])
         declared, self.inferred = classes_for(y, classes)
         codes = encode(y, declared)
         own = declared.name if isinstance(declared, LabelColumns) else given.label

@@ -5,7 +5,6 @@ shows that their orders agree.
 This is a file of its own, because a training loop imports it and must not load scikit-learn.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import exact_array
 from labeldp.custody._encode import (
+    Named,
     column_names,
     is_closed,
-    one_table,
     require_public_columns,
 )
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
@@ -130,13 +129,13 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
     """
     closed = is_closed(noisy)
     # the columns of a mapping have the names that it gives, and those that they carry
-    for columns in (ids, list(ids.values())) if isinstance(ids, Mapping) else (ids,):
+    named = Named.of(ids)
+    for columns in (ids, named.columns) if named.names else (ids,):
         if closed:
             noisy.require_public(columns, "ids")
         else:
             require_public_ids(columns, noisy)
-    ids, _ = one_table(ids)
-    places = positions_of(exact_array(ids), n_items, noisy, given=True)
+    places = positions_of(exact_array(named.table), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
     return places[order], noisy.subset(order) if closed else noisy[order]
 
