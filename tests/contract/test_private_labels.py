@@ -149,15 +149,27 @@ def test_bad_arguments_are_refused_where_the_value_is_made(tmp_path: Path) -> No
     assert not ledger.runs()
 
 
-def test_draws_are_those_of_the_raw_labels() -> None:
-    noise, given = ldp.SeededNoise(3), {"classes": ["no", "yes"], "dataset": "d"}
-    raw = ldp.privatize(FRAME.bought, LAW, noise=noise, **given)
-    again = ldp.privatize(closed(dataset="d", column="label", noise=noise), LAW)
-    assert raw.hard().tolist() == again.hard().tolist() and raw.receipts == again.receipts
-    plain = learner(noise=noise, column="label", **given).fit(X, FRAME.bought)
-    value = learner().fit(X, closed(dataset="d", column="label", noise=noise))
-    assert plain.receipts_ == value.receipts_
-    assert np.array_equal(plain.predict_proba(X), value.predict_proba(X))
+PLAIN: dict[str, Callable[[Any], object]] = {
+    "privatize": lambda y: ldp.privatize(y, LAW),
+    "aggregate": lambda y: ldp.aggregate(y, ldp.aggregates.Histogram(2, 1.0, 1), np.zeros(N, int)),
+    "best": lambda y: door.aggregate_best(
+        y,
+        [(ldp.aggregates.Histogram(2, 1.0, 1), np.zeros(N, int))],
+        len,
+        tuning=ghazi.RepeatAndSelect(2),
+    ),
+    "classifier": lambda y: learner().fit(X, y),
+    "regressor": lambda y: ldp.LabelDPRegressor(LinearRegression()).fit(X, y),
+    "votes": lambda y: ldp.learn.NoiseCluster(epsilon=1.0).fit(X, y),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_labels_are_refused_with_the_line_to_write(name: str) -> None:
+    for y in (FRAME.bought, FRAME.bought.tolist(), None):
+        with pytest.raises(ldp.InvalidInput, match=r"PrivateLabels\(y, classes=") as caught:
+            PLAIN[name](y)
+        assert "yes" not in str(caught.value)
 
 
 def test_without_a_ledger_the_value_keeps_its_account() -> None:
@@ -214,7 +226,6 @@ MADE: dict[str, Callable[[], tuple[Any, Any]]] = {
     "some ids": lambda: (X[:9], {"ids": FRAME.visit[:9]}),
     "its own label": lambda: (FRAME[["a", "bought"]], {}),
     "private ids": lambda: (X, {"ids": FRAME.bought}),
-    "unit": lambda: (X, {"unit": FRAME.customer}),
 }
 
 
@@ -235,22 +246,6 @@ def test_rows_of_x_are_matched_by_their_ids() -> None:
     assert model.score(X, FRAME.bought.to_numpy()) > 0.9
 
 
-def test_what_the_value_says_is_not_said_twice() -> None:
-    said = {
-        "classes": ["yes", "no"],
-        "dataset": "d",
-        "column": "c",
-        "max_rows_per_unit": 2,
-        "noise": ldp.SeededNoise(0),
-    }
-    for name, value in said.items():
-        labels = closed()
-        with pytest.raises(ldp.InvalidInput, match=f"PrivateLabels to say {name}"):
-            learner(**{name: value}).fit(X, labels)
-        assert labels.spent() == 0.0
-    assert learner(classes=["no", "yes"]).fit(X, closed()).classes_.tolist() == ["no", "yes"]
-
-
 WRONG_ROWS: tuple[Any, ...] = ([], [0, 0], [-1, N - 1], [N], [0.5], 3, [[0], [1]], [True], None)
 
 
@@ -262,18 +257,21 @@ def test_only_different_rows_make_a_part(rows: Any, tmp_path: Path) -> None:
         closed(dataset="d", ledger=ldp.Ledger(tmp_path / "ledger.db")).subset([0])
 
 
-def test_what_is_given_beside_the_value_is_never_ignored() -> None:
-    labels, query = closed(), ldp.aggregates.Histogram(2, 1.0, 1)
-    for given in ({"classes": ["no", "yes"]}, {"dataset": "d"}, {"ids": FRAME.visit}):
-        with pytest.raises(ldp.InvalidInput, match="PrivateLabels to say"):
-            ldp.privatize(labels, LAW, **given)
-        with pytest.raises(ldp.InvalidInput, match="PrivateLabels to say"):
-            ldp.aggregate(labels, query, np.zeros(N, int), **given)
+def test_labels_are_no_groups_also_as_the_array_that_they_were_made_from() -> None:
+    y = FRAME.bought.to_numpy() == "yes"
+    labels = ldp.PrivateLabels(y, classes=[False, True])
+    with pytest.raises(ldp.InvalidInput, match="the labels themselves"):
+        ldp.aggregate(labels, ldp.aggregates.Histogram(2, 1.0, 2), y)
+    assert labels.spent() == 0.0
+
+
+def test_a_choice_among_answers_has_no_units() -> None:
+    query = ldp.aggregates.Histogram(2, 1.0, 1)
     # every row of a unit would be counted, with noise for one
     units, tries = closed(unit=FRAME.customer), [(query, np.zeros(N, int))]
     with pytest.raises(ldp.InvalidInput, match="with unit="):
         door.aggregate_best(units, tries, len, tuning=ghazi.RepeatAndSelect(2))
-    assert labels.spent() == units.spent() == 0.0
+    assert units.spent() == 0.0
 
 
 @pytest.mark.parametrize("bad", [{"classes": ["no", "si"]}, {}, {"id": "bought"}, {"noise": 3}])

@@ -283,8 +283,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
     [
         ({"labels": LABELS.drop(columns="b")}, "'b'"),
         ({"labels": LABELS["a"]}, "2 columns"),
-        ({"classes": None}, "classes=columns"),
-        ({"classes": None, "labels": dict(LABELS)}, "classes=columns"),
+        ({"classes": None}, "Declare each column"),
+        ({"classes": None, "labels": dict(LABELS)}, "Declare each column"),
         ({"labels": LABELS.to_numpy()[:, [0, 1, 1]]}, "shape"),
         (
             {"labels": LABELS.assign(b=[None, *LABELS["b"][1:]])},

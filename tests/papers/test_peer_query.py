@@ -242,7 +242,7 @@ def test_it_is_charged_once_stored_and_repeated(ledger: ldp.Ledger, tmp_path: Pa
         ({"unit": np.arange(300)}, "a row a user"),
         ({"unit": np.arange(300) // 2, "max_rows_per_unit": 2}, "a row a user"),
         ({"max_rows_per_unit": 2}, "unit="),
-        ({"classes": [0, 1, 2]}, "2 classes"),
+        ({"classes": [0, 1, 2]}, "over 3 classes"),
     ],
 )
 def test_rows_that_are_no_users_are_refused(
