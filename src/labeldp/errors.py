@@ -22,6 +22,7 @@ LabelDPWarning
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
 ├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
+├── RawColumnWarning     a table holds a private column as it was
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
@@ -202,6 +203,10 @@ class PriorQuestionsWarning(LabelDPWarning):
 
 class RareCategoriesWarning(LabelDPWarning):
     """A column has more categories than its learner takes; the rarer ones count as one."""
+
+
+class RawColumnWarning(LabelDPWarning):
+    """A table holds a private column as it was, or one that has the name of another data set's."""
 
 
 class RepeatWarning(LabelDPWarning):

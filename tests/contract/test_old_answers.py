@@ -27,11 +27,9 @@ from typer.testing import CliRunner
 import labeldp as ldp
 from labeldp.cli import app
 from labeldp.custody import _request as charge
-from labeldp.errors import RawLabelsWarning, RepeatWarning
+from labeldp.errors import RepeatWarning
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.papers.malek2021 import PATEClassifier
-from labeldp.protocol import _estimator as estimator
-from labeldp.protocol import metrics
 
 X, y3 = make_blobs(300, centers=3, random_state=0, cluster_std=1.0)
 X = X.astype(np.float32)
@@ -42,8 +40,7 @@ TWO, THREE = ldp.RandomizedResponse(2, 1.0), ldp.RandomizedResponse(3, 1.0)
 
 @pytest.fixture(autouse=True)
 def nothing_told_yet(monkeypatch):
-    for module, name in ((charge, "_told"), (estimator, "_warned"), (metrics, "_told")):
-        monkeypatch.setattr(module, name, set())
+    monkeypatch.setattr(charge, "_told", set())
 
 
 @pytest.fixture
@@ -381,25 +378,10 @@ def test_a_step_behind_the_noise_learns_from_noisy_labels(ledger):
     assert ledger.spent("d", "label") == 1.0
 
 
-@pytest.mark.filterwarnings(
-    "error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning"
-)
+@pytest.mark.filterwarnings("ignore::labeldp.errors.SeenRowsWarning")
 def test_searches_over_noisy_labels_are_free(ledger):
     noisy = ldp.privatize(labels(FIRST, ledger, ids=IDS), TWO)
     scores = cross_val_score(
         linear(validation_fraction=0), X, noisy, cv=KFold(3), error_score="raise"
     )
     assert np.isfinite(scores).all() and len(ledger.runs()) == 1
-
-
-@pytest.mark.parametrize("make", each(ESTIMATORS), ids=named)
-def test_a_score_on_the_raw_labels_of_the_fit_is_warned_of_once(ledger, make):
-    model = ESTIMATORS[make]().fit(X, labels(FIRST, ledger))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RawLabelsWarning)
-        model.score(X[:200], FIRST[:200])
-    with pytest.warns(RawLabelsWarning, match="300 plain labels"):
-        model.score(X, FIRST)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RawLabelsWarning)
-        model.score(X, FIRST)

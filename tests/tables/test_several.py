@@ -19,7 +19,7 @@ import labeldp as ldp
 from labeldp._validate import joined, parted
 from labeldp.app._release import release
 from labeldp.custody._staged import Stage
-from labeldp.errors import InvalidInput, LedgerError, RawLabelsWarning
+from labeldp.errors import InvalidInput, LedgerError, RawColumnWarning
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import released_columns
 from labeldp.tables._spec import ReleaseSpec
@@ -467,7 +467,7 @@ def test_noisy_columns_pass_into_the_next_release_as_they_were_drawn(
         out = tmp_path / f"{label}.{ending}"
         if found:
             with pytest.warns(
-                RawLabelsWarning, match=f"holds the private column {label} as it was"
+                RawColumnWarning, match=f"holds the private column {label} as it was"
             ):
                 done = release(source, out, one(label, typed, law="subset"), ledger)
         else:
@@ -524,7 +524,7 @@ def test_a_column_of_an_earlier_or_later_release_is_no_feature(
         tmp_path / f"both.{ending}",
     )
     release(source, wards, one("ward", ["a", "b"], law=law), ledger)
-    with pytest.warns(RawLabelsWarning, match="holds the private column stars"):
+    with pytest.warns(RawColumnWarning, match="holds the private column stars"):
         release(
             wards,
             both,

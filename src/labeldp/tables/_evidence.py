@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.aggregates import Aggregate
 from labeldp.custody._stream import HISTOGRAM
-from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, warn
+from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, RawColumnWarning, warn
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
@@ -552,7 +552,7 @@ def warn_of_names(
             [f"{name!r} (in {others[name]!r})" for name in names if name in others], ", "
         )
         warn(
-            LabelDPWarning(
+            RawColumnWarning(
                 f"Columns that are taken as they are, in data set {dataset!r}, have the names of"
                 f" private columns of other data sets in the ledger: {listed}. If the rows are the"
                 " same, name that data set (dataset=), in which they are refused. Or"
@@ -577,7 +577,7 @@ def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> Non
             if found:
                 held = ", ".join(sorted(found))
                 warn(
-                    LabelDPWarning(
+                    RawColumnWarning(
                         f"{place}, which run {run.run_id} released from data set {dataset!r}, holds"
                         f" the private column {held} as it was. Delete that file, or keep it as"
                         " secret as the raw table: no noise protects what it shows. So with its"
