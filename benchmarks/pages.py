@@ -26,7 +26,8 @@ def commands() -> str:
 
 
 PAGES: dict[str, dict[str, tuple[str, ...]]] = {
-    "README.md": {
+    "README.md": {"tabular": ("tabular", "first")},
+    "docs/results/gains.md": {
         "tabular": ("tabular", "summary"),
         "deep": ("deep.report", "summary"),
         "small-epsilon": ("small_epsilon.report", "summary"),
