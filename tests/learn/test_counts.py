@@ -307,7 +307,7 @@ def test_the_label_column_is_no_group():
         (y, one, rows["bought"], "bought"),
     ):
         private = ldp.PrivateLabels(labels, classes=[0, 1], column=column, noise=SEED)
-        with pytest.raises(ldp.InvalidInput, match=r"whose labels are private|label column among"):
+        with pytest.raises(ldp.InvalidInput, match=r"labels are private|the labels themselves"):
             ldp.aggregate(private, asks, private if groups is None else groups)
     paid = ldp.PrivateLabels(y, classes=[0, 1], column="paid", noise=SEED)
     assert ldp.aggregate(paid, query, asked.groups).n_groups == sum(asked.sizes)

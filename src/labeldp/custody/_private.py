@@ -26,6 +26,7 @@ from labeldp.custody._encode import (
     column_names,
     columns_of,
     encode,
+    is_closed,
     require_public_columns,
 )
 from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
@@ -218,7 +219,8 @@ class PrivateLabels(Closed):
         role : str
             What they are to be, such as "groups".
         """
-        if columns is not None and self in _CODES and _CODES[self][2]() is columns:
+        made_from = _CODES[self][2]() if self in _CODES else None
+        if is_closed(columns) or (columns is not None and made_from is columns):
             raise InvalidInput(f"Expected public columns as {role}, got the labels themselves.")
         names = column_names(columns)
         own = {*self.rows.column.columns, self.rows.given.label}
