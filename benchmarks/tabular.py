@@ -27,6 +27,7 @@ transformers have seen all rows.
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,10 @@ def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Itera
 def measured(run: Run) -> Run:
     """A run with the facts that are known before it starts."""
     estimator = str(ESTIMATORS[run["data"]](parts(run["data"]).dataset))
-    settings = dict(settings_of(run["method"], run["epsilon"]))
+    settings = {
+        name: asdict(value) if isinstance(value, Prior) else value
+        for name, value in settings_of(run["method"], run["epsilon"]).items()
+    }
     return measure(run | {"estimator": estimator, "settings": settings})
 
 

@@ -34,7 +34,7 @@ LAYERS = {
     "receipt": 2,
     "laws": 2,
     "evidence": 3,
-    "testing": 5,
+    "testing": 10,
     "aggregates": 4,
     "noise": 5,
     "ledger": 6,
@@ -51,42 +51,42 @@ LAYERS = {
 }
 ROOMS = {
     "aggregates": 670,
-    "app": 1156,
+    "app": 1165,  # + 9: who makes closed labels says their facts
     "cli": 624,
-    "custody": 2414,  # labels as a closed value, whose idle guards still stand in the other rooms
-    "deep": 2655,
+    "custody": 2374,
+    "deep": 2666,  # + 11: labels are taken out of a Dataset
     "evidence": 521,
-    "laws": 2435,
-    "learn": 3214,
+    "laws": 2688,  # the contract of laws came from the root
+    "learn": 3176,
     "ledger": 1702,
     "noise": 626,
-    "papers": 1687,
-    "protocol": 1690,
-    "root": 949,
+    "papers": 1678,
+    "protocol": 1539,
+    "root": 693,
     "stats": 1222,
     "tables": 3820,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25385,
-    "statements in tests": 26880,
-    "statements in benchmarks": 5802,
-    "functions": 3509,
-    "raise statements": 1092,
+    "statements in src": 25164,
+    "statements in tests": 26827,
+    "statements in benchmarks": 5838,  # + 36: labels are closed first; a table of README
+    "functions": 3496,
+    "raise statements": 1082,
     "numbers at module level": 612,
-    "public callables with many parameters": 16,
+    "public callables with many parameters": 7,
     "private functions with many parameters": 0,
     "public functions with **": 35,
-    "readers of stack frames": 9,
+    "readers of stack frames": 3,
     "exec or eval": 0,
     "private names of other libraries": 0,
-    "test files that import private names": 135,
+    "test files that import private names": 136,  # the checks of a law came to its room
     "lines that are too long": 0,
 }
 """The most of what else makes a house hard to live in (`tests/house.py` says what is counted)."""
 OFFERED = {
     "names at the top": 45,
-    "names": 237,
+    "names": 238,  # Prior and deep.split_labels, in place of many parameters
     "options": 121,
 }
 """The most names and options that users may have to choose from."""
@@ -326,7 +326,7 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
 
 
 ONE_DOOR = {
-    r".*\.sample": ("laws", "testing.py", "custody/_draw.py"),
+    r".*\.sample": ("laws", "custody/_draw.py"),
     r"query\.release": ("custody/_aggregation.py",),
     r"encode": ("custody/_private.py", "protocol/metrics.py"),
     r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),

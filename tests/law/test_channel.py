@@ -12,8 +12,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from labeldp import testing
-from labeldp.laws import LAWS, Channel, exact_epsilon, law_from_dict, spellings
+from labeldp.laws import LAWS, Channel, _check, exact_epsilon, law_from_dict, spellings
 
 THIRD = Fraction(1, 3)
 SQUARE = Channel([[0.8, 0.2], [0.1, 0.9]])
@@ -40,11 +39,11 @@ def test_everything_but_the_sampler_keeps_the_contract(law):
     assert hash(law) == hash(law_from_dict(law.to_dict())) and len({law, SQUARE}) == 1 + (
         law != SQUARE
     )
-    for check in (testing._check_privacy, testing._check_table, testing._check_likelihood):
+    for check in (_check._check_privacy, _check._check_table, _check._check_likelihood):
         check(law, side)
-    testing._check_weights(law, side, np.ones(law.n_classes))
+    _check._check_weights(law, side, np.ones(law.n_classes))
     if law.kind == "label":
-        testing._check_inclusion(law, side)
+        _check._check_inclusion(law, side)
     assert law.epsilon == law.exact_epsilon() == exact_epsilon(law.matrix(exact=True))
     assert law.information() > 0
 

@@ -206,7 +206,7 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(ledger):
                 ldp.SubsetSelection(K, 2.0),
             ),
         )
-    with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier estimator requires y"):
+    with pytest.raises(ldp.InvalidInput, match="PrivateLabels"):
         ProportionClassifier().fit(X, None)
     assert ledger.runs() == []
 

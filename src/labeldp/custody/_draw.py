@@ -24,6 +24,7 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
 from labeldp.laws._base import Law, require_sampler, within
+from labeldp.laws._check import check_any_size
 from labeldp.laws._exact import Array, as_prior
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
@@ -41,7 +42,6 @@ from labeldp.noise._words import (
     word_chunks,
 )
 from labeldp.receipt import Receipt
-from labeldp.testing import check_any_size
 
 Prior = ArrayLike | Callable[[NDArray[np.int64]], ArrayLike] | Iterable[ArrayLike] | None
 """(n, K) weights; or a function from m row positions to (m, K) weights; or an iterator of batches
