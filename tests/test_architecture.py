@@ -57,12 +57,12 @@ ROOMS = {
     "deep": 2666,  # + 11: labels are taken out of a Dataset
     "evidence": 521,
     "laws": 2688,  # the contract of laws came from the root
-    "learn": 3176,
+    "learn": 3175,
     "ledger": 1702,
     "noise": 626,
     "papers": 1678,
     "protocol": 1539,
-    "root": 693,
+    "root": 694,
     "stats": 1222,
     "tables": 3820,
 }
@@ -70,13 +70,13 @@ ROOMS = {
 FIGURES = {
     "statements in src": 25164,
     "statements in tests": 26827,
-    "statements in benchmarks": 5838,  # + 36: labels are closed first; a table of README
+    "statements in benchmarks": 5839,  # + 36: labels are closed first; a table of README
     "functions": 3496,
     "raise statements": 1082,
     "numbers at module level": 612,
     "public callables with many parameters": 7,
     "private functions with many parameters": 0,
-    "public functions with **": 35,
+    "public functions with **": 36,
     "readers of stack frames": 3,
     "exec or eval": 0,
     "private names of other libraries": 0,

@@ -36,15 +36,15 @@ class PlainLabels(BaseEstimator):
         self.estimator = estimator
         self.seed = seed
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: ArrayLike, **others: Any) -> Self:
         """Close the labels, and fit the estimator.
 
         Parameters
         ----------
         X : (n, ...) features
         y : (n,) public labels
-        sample_weight : (n,) array >= 0, optional
-            Of an estimator that takes weights.
+        **others
+            As of the estimator's `fit`, such as weights.
         """
         if y is None:
             raise InvalidInput(f"{self!r} requires y to be passed, but the target y is None.")
@@ -60,8 +60,7 @@ class PlainLabels(BaseEstimator):
             numbers = labels.astype(np.float64)
             declared = {"range": (numbers.min(), max(numbers.max(), numbers.min() + 1))}
         closed = PrivateLabels(labels, noise=SeededNoise(self.seed), **declared)
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        self.estimator_ = clone(self.estimator).fit(X, closed, **weights)
+        self.estimator_ = clone(self.estimator).fit(X, closed, **others)
         return self
 
     def __getattr__(self, name: str) -> Any:
