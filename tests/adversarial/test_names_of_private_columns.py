@@ -207,7 +207,7 @@ def test_no_charged_column_is_a_unit(unit, charge, ledger):
         ward(ledger, ids=BOTH.visit, unit=unit)
 
 
-@pytest.mark.parametrize("how", [how for how in IDS_OF if how != "named anew"])
+@pytest.mark.parametrize("how", IDS_OF)
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_no_fit_matches_rows_by_a_charged_column(kind, how, charge, ledger):
     charge()
