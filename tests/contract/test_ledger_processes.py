@@ -54,7 +54,7 @@ def test_four_processes_on_a_new_ledger_lose_nothing_and_never_overspend(tmp_pat
     assert list(location.parent.iterdir()) == [location]
 
 
-@pytest.mark.parametrize("charges", [50, pytest.param(1000, marks=pytest.mark.engines)])
+@pytest.mark.parametrize("charges", [50, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_eight_drivers_lose_nothing_and_never_overspend_by_one_charge(
     tmp_path: Path, charges: int
 ) -> None:

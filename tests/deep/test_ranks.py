@@ -53,7 +53,7 @@ def test_the_first_process_alone_has_labels(two):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none anywhere", "Expected y: raw labels"),
+        ("none anywhere", "Expected y: PrivateLabels"),
         ("too few", "numbers of samples"),
         ("a file", "Expected folder="),
     ],

@@ -126,6 +126,7 @@ def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     assert exact.low == exact.value == exact.high
 
 
+@pytest.mark.nightly
 def test_quantiles_cover():
     """300 releases; at least the nominal level, since values are discrete."""
     rng = np.random.default_rng(2)
@@ -258,6 +259,7 @@ def test_the_test_of_independence_is_pearsons_for_randomized_response():
     np.testing.assert_allclose(found.counts.sum(axis=1), np.bincount(by))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 def test_the_test_of_independence_has_its_level_and_power(law):
     """400 releases of 900 rows in three groups: 5 % false alarms; a strong dependence is found."""
@@ -270,6 +272,7 @@ def test_the_test_of_independence_has_its_level_and_power(law):
     assert ldp.stats.crosstab(noisy[:9000], labels[:9000] % 2).pvalue < 1e-6
 
 
+@pytest.mark.nightly
 def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
     """300 releases of 30 rows beside 600, half of them by thresholds and half by subset selection:
     at most 5 % false alarms."""
@@ -335,6 +338,7 @@ def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_oth
         assert not np.isnan(table.shares.low).any()
 
 
+@pytest.mark.nightly
 def test_units_keep_the_level_of_the_test():
     rng = np.random.default_rng(4)
     labels = np.repeat(rng.choice(4, p=P, size=300 * 250), 4)

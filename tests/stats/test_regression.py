@@ -147,6 +147,7 @@ LAWS = {
 
 
 # one of a hundred right models is called a misfit
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::labeldp.errors.MisfitWarning")
 @pytest.mark.parametrize(
     ("model", "law"),
