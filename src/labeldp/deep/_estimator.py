@@ -212,7 +212,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             made.append(y)
             if self.folder is not None and y.account.ledger is None and y.account.noise is None:
                 raise InvalidInput(
-                    "Expected labels with a ledger, with folder=: without one a killed fit could"
+                    "Expected a ledger of the labels with folder=: without one a killed fit could"
                     " not draw the same labels again. Make them with ledger=."
                 )
             facts: LabelFacts = y.facts
