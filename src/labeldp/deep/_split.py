@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes the labels out of a Dataset that has no list of them."""
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

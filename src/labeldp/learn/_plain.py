@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run estimators on plain labels of public data, as harnesses pass them."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np
