@@ -444,7 +444,7 @@ REFUSED = {
         "codes 0 to 3, but some label is not",
     ),
     "fractions as labels": ({}, {"classes": None, "y": np.linspace(0, 1, N)}, "classes"),
-    "no labels": ({}, {"y": None}, "raw labels"),
+    "no labels": ({}, {"y": None}, "Expected y: PrivateLabels"),
     "too few labels": ({}, {"y": np.zeros(N - 1, int)}, "numbers of samples"),
     "inputs with NaN": ({}, {"X": np.full((N, K), np.nan)}, "finite inputs"),
     "text": ({}, {"X": np.full((N, K), "a")}, "numbers"),
