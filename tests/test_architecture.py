@@ -53,23 +53,23 @@ ROOMS = {
     "aggregates": 670,
     "app": 1165,  # + 9: who makes closed labels says their facts
     "cli": 624,
-    "custody": 2374,
-    "deep": 2667,  # + 11: labels are taken out of a Dataset
+    "custody": 2381,  # + 7: errors of others while labels are closed are told anew
+    "deep": 2673,  # + 17: labels are taken out of a Dataset, whose errors show none
     "evidence": 521,
     "laws": 2688,  # the contract of laws came from the root
-    "learn": 3176,
+    "learn": 3167,
     "ledger": 1702,
     "noise": 626,
     "papers": 1678,
-    "protocol": 1539,
+    "protocol": 1538,
     "root": 694,
     "stats": 1222,
     "tables": 3820,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25166,
-    "statements in tests": 26832,
+    "statements in src": 25169,
+    "statements in tests": 26840,
     "statements in benchmarks": 5839,  # + 36: labels are closed first; a table of README
     "functions": 3496,
     "raise statements": 1082,

@@ -276,9 +276,11 @@ def test_a_choice_among_answers_has_no_units() -> None:
 
 @pytest.mark.parametrize("bad", [{"classes": ["no", "si"]}, {}, {"id": "bought"}, {"noise": 3}])
 def test_no_error_of_the_value_holds_labels_in_its_frames(bad: dict[str, Any]) -> None:
+    uneven = {"visit": FRAME.visit, "day": [1]}  # of which Arrow makes no table
     for make in (
         lambda: ldp.split_labels(FRAME, "bought", **{"id": "visit"} | bad),
         lambda: ldp.PrivateLabels(FRAME.bought, **{n: v for n, v in bad.items() if n != "id"}),
+        lambda: closed(ids=uneven),
     ):
         with pytest.raises(ldp.InvalidInput) as caught:
             make()

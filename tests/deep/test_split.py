@@ -2,6 +2,7 @@
 """Labels are taken out of a Dataset that has no list of them, and its inputs stay."""
 
 import logging
+import traceback
 
 import numpy as np
 import pytest
@@ -58,10 +59,19 @@ def test_what_has_no_order_is_refused():
             self.read = getattr(self, "read", 0) + 1
             return X[i], self.read % 3
 
+    class Failing(Changing):
+        def __getitem__(self, i):
+            raise ValueError("4711")
+
     for items, match in (
         (DataLoader(PAIRS, shuffle=True), "does not shuffle"),
         (Endless(), "map-style"),
         (Changing(), "same label each time"),
+        (Failing(), "one a row"),
+        (TensorDataset(X, Y + 4711), "declared classes"),
     ):
-        with pytest.raises(ldp.InvalidInput, match=match):
+        with pytest.raises(ldp.InvalidInput, match=match) as caught:
             split_labels(items, **FACTS)
+        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        shown = [str(each.locals) for each in told.stack if "/src/labeldp/" in each.filename]
+        assert shown and not [text for text in shown if "4711" in text or "found" in text]

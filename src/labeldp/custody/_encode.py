@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp._validate import joined, suggest
-from labeldp.errors import DomainLeakWarning, InvalidInput, WrongType, warn
+from labeldp.errors import DomainLeakWarning, InvalidInput, LabelDPError, WrongType, warn
 from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
@@ -609,6 +609,12 @@ def converted(labels: Any) -> NDArray[Any]:
     return array
 
 
+def retold(error: Exception) -> Exception:
+    """Make an error anew, without the frames and causes that hold raw labels; one of others, whose
+    text may hold them, is that of labels that cannot be read."""
+    return type(error)(str(error)) if isinstance(error, LabelDPError | Warning) else not_plain()
+
+
 def not_plain() -> InvalidInput:
     """Make the error for labels that are no column of plain values."""
     return InvalidInput(
@@ -788,7 +794,14 @@ class Named(NamedTuple):
         import pyarrow as pa
 
         each, names = list(columns.values()), [str(name) for name in columns]
-        return cls(each[0] if len(each) == 1 else pa.table(each, names=names), names, each)
+        if len(each) == 1:
+            return cls(each[0], names, each)
+        with contextlib.suppress(TypeError, ValueError):  # Arrow's are among them
+            return cls(pa.table(each, names=names), names, each)
+        raise InvalidInput(
+            "Expected columns of one length, each of one type, in a mapping of names to columns,"
+            " got others."
+        )
 
 
 def column_names(*columns: Any) -> list[str]:

@@ -28,6 +28,7 @@ from labeldp.custody._encode import (
     encode,
     is_closed,
     require_public_columns,
+    retold,
 )
 from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
 from labeldp.custody._rows import TableRows
@@ -122,7 +123,7 @@ class PrivateLabels(Closed):
     ) -> None:
         if isinstance(y, PrivateLabels):
             raise _closed()
-        problem = None
+        problem: Exception | None = None
         try:
             self._fill(
                 y,
@@ -139,8 +140,8 @@ class PrivateLabels(Closed):
                     memory=Memory() if ledger is None and noise is None else None,
                 ),
             )
-        except InvalidInput as error:
-            problem = type(error)(str(error))
+        except Exception as error:
+            problem = retold(error)
         # Raised from here, without the frames that have read labels: a traceback with variables
         # would show them.
         del y
@@ -360,7 +361,8 @@ def split_labels(
     >>> X.columns.tolist(), labels.column
     (['age'], 'bought')
     """
-    problem, taken = None, dict[str, Any]()
+    problem: Exception
+    taken: dict[str, Any] = {}
     try:
         X, taken, index = _split(frame, label, id, unit, keep)
         found = PrivateLabels(
@@ -378,8 +380,8 @@ def split_labels(
         )
         found.index = index
         return X, found
-    except InvalidInput as error:
-        problem = type(error)(str(error))
+    except Exception as error:
+        problem = retold(error)
     del frame, taken  # which a traceback with variables would show
     raise problem
 

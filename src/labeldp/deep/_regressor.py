@@ -260,7 +260,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
 
     def _require_settings(self) -> None:
         super()._require_settings()
-        self._require_weights()
+        self._require_prior_of_numbers()
         _validate.one_of(HEADS, head=self.head)
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:

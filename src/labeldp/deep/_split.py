@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from labeldp.custody._encode import retold
 from labeldp.custody._private import PrivateLabels
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
@@ -74,8 +75,8 @@ def split_labels(
     Raises
     ------
     InvalidInput
-        The Dataset has no length or no order, an item read twice has two labels, or an argument is
-        not allowed.
+        The Dataset has no length or no order, an item cannot be read or has another label the
+        second time, or an argument is not allowed. No message shows a label.
 
     Notes
     -----
@@ -102,8 +103,30 @@ def split_labels(
             f"Expected a map-style Dataset, got {type(items).__name__}, whose items have no places."
             " Make the labels with labeldp.PrivateLabels."
         )
+    try:
+        labels = PrivateLabels(
+            _labels_of(items, label_of),
+            classes=classes,
+            range=range,
+            points=points,
+            dataset=dataset,
+            column=column,
+            ids=ids,
+            unit=unit,
+            max_rows_per_unit=max_rows_per_unit,
+            ledger=ledger,
+            noise=noise,
+        )
+        return InputsOf(items), labels
+    except Exception as error:
+        problem = retold(error)
+    raise problem  # without the frames that have read labels
+
+
+def _labels_of(items: Any, label_of: Callable[[Any], object] | None) -> Any:
+    """Read the label of each item, and of some of them twice."""
     begun, n = time.monotonic(), len(items)
-    found: Any = [_label(items[position], label_of) for position in np.arange(n).tolist()]
+    found = [_label(items[position], label_of) for position in np.arange(n).tolist()]
     _log.info("Read the labels of %s items in %.1f s.", f"{n:,}", time.monotonic() - begun)
     again = spread(n, 2, _AGAIN).tolist()
     if any(_label(items[position], label_of) != found[position] for position in again):
@@ -111,20 +134,7 @@ def split_labels(
             "Expected a Dataset whose item has the same label each time it is read, got one that"
             " gives others. Its transforms must not draw or move labels."
         )
-    labels = PrivateLabels(
-        found,
-        classes=classes,
-        range=range,
-        points=points,
-        dataset=dataset,
-        column=column,
-        ids=ids,
-        unit=unit,
-        max_rows_per_unit=max_rows_per_unit,
-        ledger=ledger,
-        noise=noise,
-    )
-    return InputsOf(items), labels
+    return found
 
 
 def _label(item: Any, label_of: Callable[[Any], object] | None) -> object:

@@ -71,7 +71,7 @@ from labeldp.protocol._estimator import evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import spread
-from labeldp.protocol._prior import TopK, prior_of
+from labeldp.protocol._prior import Prior, TopK
 from labeldp.protocol._several import columns_told
 from labeldp.protocol.metrics import towards, warn_of_lost_classes
 from labeldp.receipt import Receipt
@@ -835,8 +835,8 @@ def facts_of_training(
         "module": architecture(template),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
         "recipe": told[0] if all(each == told[0] for each in told) else told,
-        "prior_temperature": prior_of(model.prior).temperature,
-        "top_k_filter": prior_of(model.prior).top_k,
+        "prior_temperature": Prior.of(model.prior).temperature,
+        "top_k_filter": Prior.of(model.prior).top_k,
         "validation_fraction": model.validation_fraction,
         "random_state": (
             None

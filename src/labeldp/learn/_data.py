@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check features and labels in the forms that users have, and encode categories as numbers.
+"""Check features in the forms that users have, and encode categories as numbers.
 
 No message shows a label, and no warning depends on one.
 """
@@ -17,15 +17,11 @@ from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
-from sklearn.utils import check_array, column_or_1d, get_tags
+from sklearn.utils import check_array, get_tags
 from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.custody._encode import (
-    converted,
-    not_plain,
-)
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 
@@ -347,24 +343,3 @@ def advice(what: str) -> str:
         if any(sign in what for sign in signs):
             return found
     return ""
-
-
-# Labels
-# --------------------------------------------------------------------------------------------------
-
-
-def one_column(y: Any) -> NDArray[Any]:
-    """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table;
-    InvalidInput for anything else."""
-    array = converted(y)  # scikit-learn takes the mask off
-    shape = array.shape
-    # The errors below are not chained to those of NumPy, whose messages quote a raw label.
-    with contextlib.suppress(TypeError, ValueError):
-        return np.asarray(column_or_1d(y if hasattr(y, "shape") else array, warn=True))
-    if len(shape) > 1:
-        raise InvalidInput(
-            f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or"
-            " drawn. Fit one column at a time; several that share a charge are declared by"
-            " LabelColumns, LabelDPClassifier(classes=...) or privatize(..., classes=...)."
-        )
-    raise not_plain()

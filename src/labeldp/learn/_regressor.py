@@ -180,7 +180,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         base = self._base()
         require_regressor(base)
         require_plain_labels(base)
-        self._require_weights()
+        self._require_prior_of_numbers()
         return self._checked(X, y, reset=True)
 
     def _training(

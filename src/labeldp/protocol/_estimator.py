@@ -57,7 +57,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._prior import Prior, TopK, prior_of
+from labeldp.protocol._prior import Prior, TopK
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
@@ -238,6 +238,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _settings(self, classes: Sequence[object]) -> FitSettings:
         """Collect the parameters that decide how labels of these classes are charged and drawn."""
         given = self.get_params(deep=False)
+        given["prior"] = Prior.of(given.get("prior"))
         return FitSettings(
             **{
                 field.name: given[field.name]
@@ -380,9 +381,9 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         # Rows of later stages are asked about bins of their own prior.
         return replace(found, law=law_of_numbers(len(classes)) if found.plain else "prior-bins")
 
-    def _require_weights(self) -> None:
+    def _require_prior_of_numbers(self) -> None:
         """Refuse a prior that asks about classes, and one that filters rows by them."""
-        given = prior_of(self.prior)
+        given = Prior.of(self.prior)
         clusters = hasattr(given.table, "plan_groups") and not getattr(
             given.table, "of_all_rows", False
         )
@@ -581,7 +582,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     @property
     def _prior(self) -> Prior:
-        return prior_of(self.prior)
+        return Prior.of(self.prior)
 
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
         # Order matters: plan and dry run find every fault that can be found, because everything

@@ -14,7 +14,7 @@ costs one epsilon.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeGuard, TypeVar
 
 import numpy as np
@@ -39,7 +39,7 @@ from labeldp.laws import (
 from labeldp.laws._base import check_told_apart, made_for_shares
 from labeldp.laws._columns import LabelColumns, reads_prior
 from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
-from labeldp.protocol._prior import Prior, prior_of, stages_of
+from labeldp.protocol._prior import Prior, stages_of
 from labeldp.protocol._several import law_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class FitSettings:
     epsilon: float
     law: str | Law = "auto"
     stages: int | Sequence[float] = 1
-    prior: Any = None
+    prior: Prior = field(default_factory=Prior)
     validation_fraction: float = 0.0
     class_prior: Any = None
     numbers: bool = False
@@ -94,14 +94,9 @@ class FitSettings:
         return stages_of(self.stages)
 
     @property
-    def prior_set(self) -> Prior:
-        """The prior with its settings."""
-        return prior_of(self.prior)
-
-    @property
     def plain(self) -> bool:
         """Whether rows are drawn at once, by no prior."""
-        return len(self.shares) == 1 and self.prior_set.table is None
+        return len(self.shares) == 1 and self.prior.table is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +216,7 @@ def plan_fit(settings: FitSettings, labels: "PrivateLabels", X: Any) -> FitPlan:
     """
     classes, n_rows, cap = labels.classes, len(labels), labels.account.max_rows_per_unit
     grouped, known, rates = None, None, _asks_rates(settings, classes)
-    prior = settings.prior_set
+    prior = settings.prior
     asks = settings.class_prior if rates else prior.table
     if is_group_prior(asks):
         if isinstance(classes, LabelColumns) and n_rows * len(classes) > MOST_CELLS:
@@ -599,7 +594,7 @@ def _asks_rates(settings: FitSettings, classes: Sequence[object]) -> bool:
             "Expected rates as class_prior, or for one label column a HistogramPrior, which asks"
             f" for them; got {what}. Pass the rates."
         )
-    if settings.prior_set.table is not None:
+    if settings.prior.table is not None:
         raise InvalidInput(
             "Expected prior=None with class_prior=HistogramPrior(...), which asks for the rates of"
             " the classes, got both. Drop one of them."

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -50,6 +50,11 @@ class Prior:
     temperature: float = 1.0
     top_k: TopK | None = None
 
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """Return an estimator's `prior=` with its settings, also if it is a table alone."""
+        return given if isinstance(given, cls) else cls(given)
+
     def __post_init__(self) -> None:
         _validate.fraction(weight=self.weight, zero=True, one=True)
         _validate.positive(temperature=self.temperature)
@@ -57,11 +62,6 @@ class Prior:
             _validate.integer(
                 top_k=self.top_k, low=1, fix="'mean' is the paper's, None keeps all rows."
             )
-
-
-def prior_of(given: Any) -> Prior:
-    """Return an estimator's prior with its settings, also if it is a table alone."""
-    return given if isinstance(given, Prior) else Prior(given)
 
 
 def stages_of(stages: Any) -> tuple[float, ...]:
