@@ -610,8 +610,10 @@ def converted(labels: Any) -> NDArray[Any]:
 
 
 def retold(error: Exception) -> Exception:
-    """Make an error anew, without the frames and causes that hold raw labels; one of others, whose
-    text may hold them, is that of labels that cannot be read."""
+    """Make an error anew, without the frames and causes that hold raw labels.
+
+    The text of another library's error may hold labels, too: it becomes `not_plain`.
+    """
     return type(error)(str(error)) if isinstance(error, LabelDPError | Warning) else not_plain()
 
 
@@ -730,8 +732,10 @@ class RowIds:
         )
 
     def beside(self, labels: Any, others: Sequence[Any] = ()) -> "RowIds":
-        """Refuse the labels, or a column of their name, as ids or units, of which `others` are the
-        columns one by one; keep the labels' own name."""
+        """Refuse the labels, or a column of their name, as ids or units; keep the labels' own name.
+
+        `others` are the columns of ids and units one by one, as in `Named`.
+        """
         named = label_names(labels)
         own = named[0] if len(named) == 1 else ""
         # Ids and units enter public, unkeyed digests: labels among them could be guessed from
@@ -779,8 +783,16 @@ def require_public_columns(
 
 
 class Named(NamedTuple):
-    """Columns as one column or table, the names that the caller gives them, None for none, and the
-    columns one by one, which may carry other names."""
+    """Columns of ids or units, and their names.
+
+    Attributes
+    ----------
+    table : one column, or a table of several
+    names : list of str, or None
+        The names in the caller's mapping; None without a mapping.
+    columns : list
+        The columns one by one. Each may carry a name of its own.
+    """
 
     table: Any
     names: list[str] | None

@@ -218,10 +218,6 @@ class NoiseCluster(ClusterEstimator):
         Above 0: Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
-    classes : sequence of K values, or "infer", default=None
-        The public list of classes; raw labels need one. "infer" reads it off them, which tells
-        everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
-        than sqrt(n) different values, are refused.
     random_state : int >= 0, default=0
         Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 
@@ -367,10 +363,6 @@ class ProportionClassifier(ClusterEstimator):
         Above 0: Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
-    classes : sequence of K values, or "infer", default=None
-        The public list of classes; raw labels need one. "infer" reads it off them, which tells
-        everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
-        than sqrt(n) different values, are refused.
     random_state : int >= 0, default=0
         Seed of the clustering, never of the noise; fixed, so that a repeat is recognised.
 

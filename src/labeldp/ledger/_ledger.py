@@ -850,7 +850,7 @@ class _Decision:
                 f"Expected unit {other!r} for {self._of}, as charged before in"
                 f" {self._ledger.location}; got"
                 f" {unit!r}. Spends of different units cannot be added: use the same unit, and call"
-                " its column the same (unit_name=)."
+                " its column the same: unit={'customer': ...}."
             )
 
     def check_rows(self) -> None:

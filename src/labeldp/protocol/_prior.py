@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is believed of rows before they are asked: a public prior, and that of later stages."""
+"""The prior by which an estimator draws its rows, with its settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TopK = int | Literal["mean"]
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A prior of an estimator with settings: what rows are asked by.
+    """The prior of an estimator, with settings for its later stages.
 
     Parameters
     ----------
