@@ -143,7 +143,7 @@ def needs_torch() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if str(error.name).partition(".")[0] != "torch":
             raise
         raise MissingExtra(
             "Expected torch, which is not installed. pip install 'labeldp[torch]'"

@@ -68,7 +68,7 @@ def test_what_has_no_order_is_refused():
         (Endless(), "map-style"),
         (Changing(), "same label each time"),
         (Failing(), "one a row"),
-        (TensorDataset(X, Y + 4711), "declared classes"),
+        (TensorDataset(X, Y + 4711), "codes 0 to 1"),
     ):
         with pytest.raises(ldp.InvalidInput, match=match) as caught:
             split_labels(items, **FACTS)
