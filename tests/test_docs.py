@@ -13,16 +13,10 @@ import pytest
 from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RESULTS = [ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
-DEEP = {
-    "deep.md": ("torch", "lightning_fabric"),
-    "numbers.md": ("torch",),
-    "preferences.md": ("torch",),
-    "several.md": ("torch",),
-}
-"""Pages of nets, and what their examples need."""
-RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name in DEEP else page for page in PAGES]
+ANSWERS = sorted((ROOT / "docs" / "results").glob("*.md"))
+DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page not in ANSWERS]
+PAGES = [ROOT / "README.md", *DOCS]
+RESULTS = [ROOT / "benchmarks" / "README.md", *ANSWERS]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -52,12 +46,26 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     ]
 
 
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def needed(page: Path) -> list[str]:
+    """What the examples of a page need beyond the plain installation."""
+    code = "\n".join(text for _, text in blocks(page, "python"))
+    nets = re.search(r"\btorch\b|labeldp\.deep|ldp\.deep", code)
+    return ["torch", "lightning_fabric"] if nets else []
+
+
+RUN = [pytest.param(page, marks=pytest.mark.deep) if needed(page) else page for page in PAGES]
+
+
 @pytest.mark.usefixtures("same_noise")  # of the Python blocks, whose figures are compared
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUN, ids=named)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks share one namespace a page and run in an empty folder; so do the page's
     `labeldp` commands, after them."""
-    if not all(map(find_spec, DEEP.get(page.name, ()))):
+    if not all(map(find_spec, needed(page))):
         pytest.skip("needs labeldp[torch,fabric]: run `make test-deep`")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
@@ -100,9 +108,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *RESULTS], ids=lambda page: page.relative_to(ROOT).as_posix()
-)
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
     """To a file that is there, and to a heading that the page has."""
     missing = []
@@ -132,9 +138,7 @@ def test_errata_name_tests_that_exist() -> None:
             )
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_documents_import_public_names_only(page: Path) -> None:
     """A module of its own, or a name in its package's `__all__`; a name with an underscore is
     nobody's but ours."""

@@ -4,7 +4,7 @@ for one row more or less.
 
 A changed label is a row removed and another added, so for labels this is up to (2 epsilon, (1 +
 e^epsilon) 1e-5): another promise than that of label DP at the same epsilon, neither stronger nor
-weaker (docs/errata.md).
+weaker (docs/papers/errata.md).
 
 Batch normalisation mixes rows, so Opacus's own replacement, group normalisation, stands in for it.
 Rate and clipping are common choices, not tuned; the published numbers beside it are the

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of text become the blocks that docs/noise.md says, one id at a time, in whatever form and
-company they come."""
+"""Ids of text become the blocks that docs/reference/noise.md says, one id at a time, in
+whatever form and company they come."""
 
 from collections.abc import Callable
 

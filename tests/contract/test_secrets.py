@@ -39,7 +39,7 @@ RUN_ID = "000102030405060708090a0b0c0d0e0f"
 LABELS = np.random.default_rng(0).integers(5, size=400)
 IDS = np.random.default_rng(1).permutation(10**5)[:400]
 LAW = ldp.RandomizedResponse(5, 1.0)
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "keys.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "keys.md"
 
 
 def hook() -> bytes:

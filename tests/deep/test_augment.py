@@ -192,8 +192,8 @@ def test_bad_options_are_refused():
 
 
 def test_no_policy_that_was_searched_with_labels_is_here():
-    """As docs/guarantee.md says: every augmentation is one of these, drawn alike, and no code names
-    another."""
+    """As docs/concepts/guarantee.md says: every augmentation is one of these, drawn
+    alike, and no code names another."""
     known = {"flip", "shift", "cutout", "mixup", "resized_crop", "rand_augment"}
     offered = {
         name

@@ -23,7 +23,8 @@ from labeldp.deep import evidence_of, likelihood_loss
 
 pytestmark = pytest.mark.deep
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "preferences.md").read_text(encoding="utf-8")
+RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes"
+PAGE = (RECIPES / "preferences.md").read_text(encoding="utf-8")
 PAIRS, PEOPLE, WORDS, BETA = 4000, 2000, 6, 0.5
 MANY = 24  # words: so many that their order tells learning from chance
 

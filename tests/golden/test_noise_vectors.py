@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vectors of docs/noise.md, computed twice: by labeldp, and here from the text of the document
-alone, one value at a time."""
+"""The vectors of docs/reference/noise.md, computed twice: by labeldp, and here from
+the text of the document alone, one value at a time."""
 
 import hashlib
 import hmac
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.cmac import CMAC
 
 from labeldp.noise import _words as noise
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "noise.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "noise.md"
 VECTORS: dict[str, Any] = json.loads(
     re.search(r"```json vectors\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL).group(
         1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be done to a released table so that it still proves its labels, and what cannot:
-docs/tables.md, "What survives"."""
+docs/guide/tables.md, "What survives"."""
 
 import hashlib
 import shutil

@@ -357,7 +357,7 @@ NO_NUMBER = Fault(
     " str) for label in labels]) finds numbers written as text",
     "look for fields of the column that are empty or no plain number",
     "Pass numbers, not text. If numbers are missing, release two columns, whether there is one and"
-    f" the number or 0 (docs/numbers.md), or {_KNOWN}.",
+    f" the number or 0 (docs/guide/numbers.md), or {_KNOWN}.",
 )
 
 

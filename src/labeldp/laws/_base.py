@@ -655,7 +655,7 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
     See Also
     --------
     labeldp.testing.check_law : Proves the epsilon of a law. A law of your own must pass it before
-    it is charged for (docs/laws.md).
+    it is charged for (docs/concepts/laws.md).
     """
     if not (isinstance(cls, type) and issubclass(cls, Law)):
         raise InvalidInput(f"Expected a subclass of labeldp.Law, got {_validate.shown(cls)}.")
