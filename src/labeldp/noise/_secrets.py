@@ -34,7 +34,8 @@ from labeldp._files import path_text, sync
 from labeldp.errors import InvalidInput, LedgerError
 
 FORMAT: Final = 1
-"""Version of the format in docs/reference/noise.md; it enters every key, so formats never share words."""
+"""Version of the format in docs/reference/noise.md; it is part of every key, so that formats never
+share words."""
 
 DRAW_FACTS: Final = (
     "run_id",

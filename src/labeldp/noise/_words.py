@@ -3,7 +3,8 @@
 
 Each draw has its own key, derived from a secret and from all facts that distinguish the draw; each
 row has its own block, made of its id. So no word is used twice, and a repeated draw gets the same
-words on every machine, in any order of rows. docs/reference/noise.md is the exact format, with test vectors.
+words on every machine, in any order of rows. docs/reference/noise.md is the exact format, with
+test vectors.
 
 References
 ----------

@@ -3,8 +3,8 @@
 label association problem.
 
 Where a paper states an order of magnitude, its proof is followed with explicit constants; where a
-claim does not hold as printed, the corrected one is computed (`docs/papers/errata.md`). An upper bound may
-be too large, a lower bound too small, never the reverse, but for the rounding of doubles.
+claim does not hold as printed, the corrected one is computed (`docs/papers/errata.md`). An upper
+bound may be too large, a lower bound too small, never the reverse, but for the rounding of doubles.
 
 Sources: Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep learning with label differential privacy"
 (2021), appendices F and G; Shamir and Zhang, "Stochastic gradient descent for non-smooth

@@ -3,8 +3,8 @@
 learning from X'Y.
 
 Reference code: short, and without the tuning that a learner for use needs. The exact likelihood
-(`labeldp.LabelDPClassifier`) learns as much or more from the same labels; `docs/papers/convex.md` has the
-measurement.
+(`labeldp.LabelDPClassifier`) learns as much or more from the same labels; `docs/papers/convex.md`
+has the measurement.
 
 Everything here is post-processing: it takes what `labeldp.privatize` or `labeldp.aggregate`
 released, reads no raw label, costs nothing.
