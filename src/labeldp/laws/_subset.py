@@ -548,8 +548,8 @@ class AutoLaw(Law):
     10 % of the uniform distribution. That is what a learner by likelihood gains from the row (see
     docs/concepts/laws.md); the mixture is for models that are surer than they are right. All three
     laws distinguish all classes, a split since each row has a set of its own. Of equal laws the
-    first of rr, subset, split is chosen. Output: packed sets, (n, ceil(K/8)) uint8, a label as a set of one.
-    Side: choice (n,) uint8 (0 rr, 1 split, 2 subset), size (n,) int32, set (n,
+    first of rr, subset, split is chosen. Output: packed sets, (n, ceil(K/8)) uint8, a label as
+    a set of one. Side: choice (n,) uint8 (0 rr, 1 split, 2 subset), size (n,) int32, set (n,
     ceil(K/8)) uint8 packed: the split, or all classes for other laws.
     Cost: one sort of the prior a row and some 80 sums of it, 3 K / 64 public words for a split, and
     the chosen law's words.
