@@ -46,9 +46,9 @@ class ReleaseSpec:
         `register_law` adds your own), or a law, whose epsilon must be `epsilon`; of several
         columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior;
         both release plain labels that any trainer can use. For a grid "square-wave", or
-        "threshold" of more than 700 points, as `LabelDPRegressor` draws in one stage, and with a prior "threshold"; for
-        several columns each row is asked about one; with a histogram as the prior of classes
-        "auto". What pays for a histogram is taken off the law's epsilon.
+        "threshold" of more than 700 points, as `LabelDPRegressor` draws in one stage, and with a
+        prior "threshold"; for several columns each row is asked about one; with a histogram as the
+        prior of classes "auto". What pays for a histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the
         file.
