@@ -327,8 +327,8 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
 
 ONE_DOOR = {
     r".*\.sample": ("laws", "custody/_draw.py"),
-    r"query\.release": ("custody/_aggregation.py",),
-    r"encode": ("custody/_private.py", "protocol/metrics.py"),
+    r"query\.release": ("custody/_answer.py",),
+    r"encode": ("custody/_private.py", "custody/_aggregation.py", "protocol/metrics.py"),
     r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
 """Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are

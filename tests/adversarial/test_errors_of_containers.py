@@ -12,7 +12,7 @@ import pytest
 
 import labeldp as ldp
 from labeldp.aggregates import Histogram
-from labeldp.custody import _aggregation
+from labeldp.custody._answer import TeacherQuestion
 from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
 SENTINEL = "SENTINEL-4711"
@@ -127,9 +127,10 @@ class Teacher:
 
 def vote(error):
     query = ConfidentGNMax(2, 1.0, 4, delta=1e-6, n_teachers=2, max_answers=4, threshold=1)
-    question = _aggregation.TeacherQuestion(query, Teacher(error), lambda order: "")
-    rows, codes = np.arange(3), np.array([1, 1, 0])
-    return _aggregation._vote_of(question, 0, rows, codes, np.arange(4))
+    question = TeacherQuestion(
+        query=query, teach=Teacher(error), origin=lambda order: "", queries=np.arange(4)
+    )
+    return question._vote_of(0, np.arange(3), np.array([1, 1, 0]))
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit, BaseException])

@@ -24,7 +24,7 @@ from tests.corpus.world import same_entropy
 
 import labeldp
 from labeldp.aggregates import FeatureSums, Query
-from labeldp.custody import _aggregation as aggregation
+from labeldp.custody import _answer as aggregation
 from labeldp.custody import _draw as drawing
 from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
 

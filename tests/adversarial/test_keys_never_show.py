@@ -25,7 +25,7 @@ from tests.cli.commands import SENTINEL, run
 from tests.runs import open_run, table_pin
 
 import labeldp as ldp
-from labeldp.custody._aggregation import GroupQuestion, answer_groups
+from labeldp.custody._answer import GroupQuestion, answer
 from labeldp.custody._encode import RowIds
 from labeldp.custody._request import Account, Request, RunSecret, begin, fresh_secret
 from labeldp.custody._stream import TableDraw
@@ -313,11 +313,11 @@ def test_a_refused_charge_shows_no_label_in_the_doors_frames(
             ids=ids,
             ledger=record,
         ),
-        lambda: answer_groups(
+        lambda: answer(
             ldp.PrivateLabels(
                 labels, classes=["ill", "well"], dataset="d", column="c", ids=ids, ledger=record
             ),
-            GroupQuestion(query, IDS // 150),
+            GroupQuestion(query=query, groups=IDS // 150),
         ),
     ):
         with pytest.raises(ldp.BudgetExceeded) as caught:

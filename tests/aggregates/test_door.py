@@ -22,7 +22,8 @@ from scipy import stats
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.app._ledger import accounts
-from labeldp.custody._aggregation import GroupCounts, aggregate_batches
+from labeldp.custody._aggregation import aggregate_batches
+from labeldp.custody._counts import GroupCounts
 from labeldp.errors import (
     BudgetExceeded,
     InvalidInput,
@@ -593,8 +594,8 @@ def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
         ({"y": [0, 1], "g": [0, 4]}, "0..3, got 4"),
         ({"y": [0, None], "g": [0, 1]}, "some label is missing"),
         ({"y": [0, 7], "g": [0, 1]}, "some label is not"),
-        ({"y": ["0", "1"], "g": [0, 1]}, "classes of the type"),
-        ({"z": [0, 1], "g": [0, 1]}, "label column 'y'"),
+        ({"y": ["0", "1"], "g": [0, 1]}, "some label is not"),
+        ({"z": [0, 1], "g": [0, 1]}, "column 'y'"),
         ({"y": [0, 1], "h": [0, 1]}, "column 'g'"),
         ({"y": pa.array([], pa.int64()), "g": pa.array([], pa.int64())}, "at least one row"),
     ],

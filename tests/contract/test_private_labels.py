@@ -39,7 +39,7 @@ FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(N, 3)), columns=list(
 )
 X = FRAME[["a", "b", "c"]]
 LAW = ldp.RandomizedResponse(2, 1.0)
-OPENERS = {"custody/_run.py", "custody/_aggregation.py"}  # one draws rows, one counts them
+OPENERS = {"custody/_run.py", "custody/_answer.py"}  # one draws rows, one counts them
 
 
 def closed(**more: Any) -> ldp.PrivateLabels:

@@ -18,7 +18,6 @@ from labeldp.app._ledger import accounts
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RepeatWarning, RowsOverlap
 from labeldp.evidence import NoisyLabels
 from labeldp.ledger._database import Spending
-from labeldp.ledger._run_store import CHARGE
 from labeldp.noise._secrets import new_run_id
 
 N = 3000
@@ -341,31 +340,6 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
         3.0,
         3.0,
     )
-    # Without the copy of the charge nobody knows what was spent, before the user says it.
-    run = next(run for run in ledger.runs() if len(run.columns) == 2)
-    for name in ("", "-wal", "-shm"):
-        (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
-    (ledger.run_dir(run.run_id) / CHARGE).unlink()
-    with pytest.raises(LedgerError, match="say nothing"):
-        ledger.adopt()
-    ledger.adopt(dataset="d", column="a", epsilon=2.0)
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 1.0)
-    assert [problem for problem in ledger.verify() if "budget" not in problem] == []
-
-
-def test_a_lost_charge_is_not_adopted_for_joined_names(ledger, tmp_path):
-    one(ledger, "a")
-    run_id = ledger.runs()[0].run_id
-    for name in ("", "-wal", "-shm"):
-        (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
-    for path in ledger.run_dir(run_id).iterdir():
-        if path.name != "rows":
-            path.write_bytes(b"lost")
-    with pytest.raises(InvalidInput, match="one column for runs whose folders say nothing"):
-        ledger.adopt(dataset="d", column="a,b", epsilon=1.0)
-    assert not ledger.exists() or ledger.runs() == []
-    (found,) = ledger.adopt(dataset="d", column=r"x\,y", epsilon=1.0)
-    assert found["column"] == "x,y" and ledger.spent("d", "x,y") == 1.0
 
 
 def test_an_account_without_its_part_of_a_charge_is_found(ledger, tmp_path):

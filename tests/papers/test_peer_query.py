@@ -15,7 +15,7 @@ from tests.aggregates.exact import report_law
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, query_from_dict
-from labeldp.custody import _aggregation as answers
+from labeldp.custody import _answer as answers
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import InvalidInput
 from labeldp.noise import _secrets as keys

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from labeldp._hash import SetDigest, digest, public_hash
 from labeldp.aggregates import Aggregate, Histogram
-from labeldp.custody._aggregation import GroupCounts, drawn_answer
+from labeldp.custody._answer import drawn_answer
+from labeldp.custody._counts import GroupCounts
 from labeldp.custody._draw import (
     FirstPass,
     Ids,

@@ -710,7 +710,6 @@ def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
     See Also
     --------
     denoise : with predictions by clusters.
-    labeldp.learn.LearnOptions : `consensus_rounds`, the same for classifiers of scikit-learn.
 
     Notes
     -----

@@ -32,8 +32,8 @@ from labeldp.learn._corrections import (
     Model,
     fit_codes,
     heard_by,
+    last_step,
     make_learner,
-    raw_inside,
     require_classifier,
     require_no_threshold,
     require_weights,
@@ -638,9 +638,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return self.correction
         # EM can start from the clusters' histograms, and it alone can tell how far to trust trees
         # of few noisy rows.
-        known = (
-            isinstance(self._prior.table, ClusterPrior) and raw and raw_inside(self._base()) is None
-        )
+        net = getattr(last_step(self._base()), "takes_raw_labels", False)
+        known = isinstance(self._prior.table, ClusterPrior) and raw and not net
         return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
 
     def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:

@@ -29,7 +29,6 @@ from labeldp.learn._corrections import (
     fit_codes,
     fit_last,
     require_classifier,
-    require_plain_labels,
 )
 from labeldp.learn._data import (
     Estimator,
@@ -183,7 +182,6 @@ class ClusterEstimator(CuratorEstimator):
     def _require_estimator(self) -> None:
         if self.estimator is not None:
             require_classifier(self.estimator)
-            require_plain_labels(self.estimator)
 
     def _count(self, labels: "PrivateLabels") -> int:
         if self.n_clusters is not None:

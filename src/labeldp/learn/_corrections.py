@@ -309,9 +309,6 @@ class LearnOptions:
         rows that a model has not seen speak for.
     row_budget : int >= 1, default=1_000_000
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
-    consensus_rounds : int >= 0, default=0
-        Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das
-        et al. 2025).
     refit : bool, default=True
         Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured
         before that.
@@ -319,13 +316,11 @@ class LearnOptions:
 
     em_rounds: int = 2
     row_budget: int = 1_000_000
-    consensus_rounds: int = 0
     refit: bool = True
 
     def __post_init__(self) -> None:
         _validate.integer(em_rounds=self.em_rounds, low=0)
         _validate.integer(row_budget=self.row_budget, low=1)
-        _validate.integer(consensus_rounds=self.consensus_rounds, low=0)
         _validate.boolean(refit=self.refit)
 
 
@@ -381,7 +376,6 @@ def make_learner(
     class_prior : (K,) float64 or None, default=None
         Known frequencies of the classes.
     """
-    _require_known_labels(estimator, correction, options)
     inner: Learner[Model]
     parameter = None if correction == "none" else class_weight_of(estimator)
     if parameter is not None:
@@ -429,11 +423,7 @@ def make_learner(
         inner = DebiasLearner(estimator, options, random_state)
     else:
         inner = EMLearner(estimator, options, random_state, linear, class_prior)
-    return (
-        FilteringLearner(inner, estimator, options, top_k_filter)
-        if top_k_filter or options.consensus_rounds
-        else inner
-    )
+    return inner if top_k_filter is None else FilteringLearner(inner, top_k_filter)
 
 
 def require_classifier(estimator: Estimator) -> None:
@@ -472,17 +462,6 @@ def _require_kind(
         )
 
 
-def require_plain_labels(estimator: Estimator) -> None:
-    """Refuse an estimator that would add noise to labels which are noisy already."""
-    private = raw_inside(estimator)
-    if private is not None:
-        raise InvalidInput(
-            f"Expected an estimator that takes labels as they are, got {type(private).__name__},"
-            " which privatizes the labels that its fit is given. Pass the classifier that is"
-            " in it."
-        )
-
-
 def require_no_threshold(estimator: Estimator) -> None:
     """Refuse an estimator with a threshold, which would be tuned on noisy labels as if they were
     true, and not be used by `predict`."""
@@ -505,37 +484,12 @@ def require_no_threshold(estimator: Estimator) -> None:
         )
 
 
-def raw_inside(estimator: Estimator) -> object | None:
-    """Return the estimator itself, or one inside it, whose `fit` privatizes its labels; else
-    None."""
-    return next(
-        (each for each in _within(estimator) if getattr(each, "takes_raw_labels", False) is True),
-        None,
-    )
-
-
 def _within(estimator: Estimator) -> tuple[object, ...]:
     """Return an estimator and everything that is in its parameters."""
     return (
         estimator,
         *(estimator.get_params().values() if hasattr(estimator, "get_params") else ()),
     )
-
-
-def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
-    """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add
-    noise of its own."""
-    private = raw_inside(estimator)
-    if private is None:
-        return
-    if exact_learner(estimator) is None:
-        require_plain_labels(estimator)
-    if correction not in ("auto", "likelihood") or options.consensus_rounds:
-        raise InvalidInput(
-            "Expected correction='likelihood' and no consensus rounds with"
-            f" {type(private).__name__}, which privatizes the labels that its fit is given, got"
-            f" correction={correction!r} and consensus_rounds={options.consensus_rounds}."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -565,12 +519,10 @@ class HardLearner:
 
 @dataclass(frozen=True, eq=False)
 class FilteringLearner:
-    """Another learner, with rows left out: the paper's top-k filter and consensus retraining."""
+    """Another learner, with rows left out: the paper's top-k filter."""
 
     inner: Learner[Model]
-    estimator: Estimator
-    options: LearnOptions
-    top_k_filter: TopK | None = None
+    top_k_filter: TopK
 
     def fit(
         self,
@@ -581,45 +533,22 @@ class FilteringLearner:
         sample_weight: Floats | None = None,
     ) -> Model:
         kept = self._in_top_k(X, noisy, start)
-        model = self.inner.fit(
-            take(X, kept), noisy[kept], start, held_out, weights_of(sample_weight, kept)
-        )
-        return self._agree(X, noisy, model, sample_weight)
+        weights = weights_of(sample_weight, kept)
+        return self.inner.fit(take(X, kept), noisy[kept], start, held_out, weights)
 
     def refit(
         self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
     ) -> Model:
         kept = self._in_top_k(X, noisy, model)
-        return self._agree(
-            X,
-            noisy,
-            self.inner.refit(take(X, kept), noisy[kept], model, weights_of(sample_weight, kept)),
-            sample_weight,
-        )
+        weights = weights_of(sample_weight, kept)
+        return self.inner.refit(take(X, kept), noisy[kept], model, weights)
 
     def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
-        k = self.top_k_filter
         return (
             np.arange(len(noisy))
-            if k is None or start is None
-            else in_top_k(noisy, start.predict_proba(X), k)
+            if start is None
+            else in_top_k(noisy, start.predict_proba(X), self.top_k_filter)
         )
-
-    def _agree(
-        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None
-    ) -> Model:
-        for _ in range(self.options.consensus_rounds):
-            predicted = model.predict_proba(X).argmax(axis=1)
-            # the row maximum of a log-likelihood is 0: the output speaks for no class more than for
-            # the predicted one
-            kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
-            # else nothing is left to tell apart, and the model stays
-            if len(np.unique(predicted[kept])) > 1:
-                weights = weights_of(sample_weight, kept)
-                model = Model(
-                    fit_codes(self.estimator, X, kept, predicted[kept], weights), noisy.n_classes
-                )
-        return model
 
 
 @dataclass(frozen=True, eq=False)

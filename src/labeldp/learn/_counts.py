@@ -36,7 +36,6 @@ from labeldp.learn._corrections import (
     fit_codes,
     fit_last,
     require_classifier,
-    require_plain_labels,
     weight_keyword,
 )
 from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
@@ -802,7 +801,6 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     def _learner(self, X: Any) -> Estimator:
         if self.student is not None:
             require_classifier(self.student)
-            require_plain_labels(self.student)
             if weight_keyword(self.student) is None:
                 raise InvalidInput(
                     "Expected a student whose fit takes sample_weight, got"

@@ -17,7 +17,6 @@ from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry
 from labeldp.learn._corrections import (
     DEFAULTS,
     LearnOptions,
-    require_plain_labels,
     require_regressor,
     require_weights,
 )
@@ -179,7 +178,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     def _inputs(self, X: Any, y: Any) -> Any:
         base = self._base()
         require_regressor(base)
-        require_plain_labels(base)
         self._require_prior_of_numbers()
         return self._checked(X, y, reset=True)
 

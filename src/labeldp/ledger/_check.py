@@ -9,7 +9,6 @@ refused. `adopt` charges them again, from the facts in their folders.
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -30,7 +29,6 @@ from labeldp.ledger._database import (
     GENESIS,
     Balance,
     History,
-    LabelDraw,
     LedgerUrl,
     Part,
     Row,
@@ -38,7 +36,6 @@ from labeldp.ledger._database import (
     Session,
     Spending,
     charged_columns,
-    checked_name,
     entry_hash,
     parts_digest,
     per_row_epsilon,
@@ -409,30 +406,7 @@ def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
 # ------------------------------------------------------------------------------------------------
 
 
-def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Spending | None:
-    """Check what the user says that each run has spent, on every row, whose folder does not record
-    it: all three facts are given, or none; None for none."""
-    if dataset is None and column is None and epsilon is None:
-        return None
-    if dataset is None or column is None or epsilon is None:
-        raise InvalidInput(
-            "Expected dataset, column and epsilon together for runs whose folders say nothing,"
-            " got some of them. Give all."
-        )
-    # No account has the joined names of several columns: the charge would count for none.
-    if re.search(r"(?<!\\),", column):
-        raise InvalidInput(
-            f"Expected one column for runs whose folders say nothing, got {column!r}. Of"
-            " columns that were released together name one, and lower the budgets of the"
-            " others by this epsilon. A comma in a column's name is written \\,"
-        )
-    name, event = checked_name(dataset=dataset), LabelDraw({}, epsilon).to_dict()
-    return Spending(name, column.replace("\\,", ","), epsilon, event, "", "", repeatable=False)
-
-
-def adopt(
-    session: Session, runs_dir: Path, said: Spending | None, where: Path | LedgerUrl
-) -> list[dict[str, object]]:
+def adopt(session: Session, runs_dir: Path, where: Path | LedgerUrl) -> list[dict[str, object]]:
     """Charge each run that the ledger does not know, for the rows in its row set or for every row;
     see `Ledger.adopt`.
 
@@ -441,9 +415,6 @@ def adopt(
     session : Session
         A write transaction.
     runs_dir : Path
-    said : Spending, optional
-        What `stated` has made, for runs whose folders do not record what they have spent. Without
-        the request's identity, a repeat of it is charged anew.
     where : Path or LedgerUrl
         The ledger's location, for messages.
 
@@ -452,24 +423,19 @@ def adopt(
     list of dict
         One for each run: run_id, dataset, column, unit, epsilon, state, and rows (None: every row).
     """
-    bodies: dict[str, dict[str, object]] = {}
-    silent: list[str] = []
-    # All folders are read before the first charge: after a refusal the user states the missing
-    # facts and calls again, for all runs.
-    for run_id in unknown_runs(runs_dir, session.unknown):
-        found = _read(RunStore(runs_dir / run_id)) or (
-            None
-            if said is None
-            else replace(said, run_id=run_id, identity=f"adopted {run_id}").body()
-        )
-        silent += [run_id] if found is None else []
-        bodies |= {} if found is None else {run_id: found}
+    # All folders are read before the first charge, so that a refusal writes nothing.
+    found = {
+        each: _read(RunStore(runs_dir / each)) for each in unknown_runs(runs_dir, session.unknown)
+    }
+    silent = [run_id for run_id, body in found.items() if body is None]
     if silent:
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got"
-            f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}. Say it"
-            " for them, in Python: Ledger.adopt(dataset=, column=, epsilon=)."
+            f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}."
+            " Restore these folders; or lower the budgets by what they have spent (set_budget), and move"
+            " the folders away."
         )
+    bodies = {run_id: body for run_id, body in found.items() if body is not None}
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 
 

@@ -332,20 +332,13 @@ class Ledger:
         self._close(run_id, "abandon", {"reason": checked_name(reason=reason)})
         RunStore(self.run_dir(run_id)).forget_secret()
 
-    def adopt(
-        self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None
-    ) -> list[dict[str, object]]:
+    def adopt(self) -> list[dict[str, object]]:
         """Charge runs again that have results beside the ledger but are missing in it, because it
         was lost or restored from a backup.
 
         The charge is read from the copy in the run's folder; a run whose row set is gone counts for
         every row. Entries and budgets of the ledger stay as
         they are, so nothing is ever counted less.
-
-        Parameters
-        ----------
-        dataset, column, epsilon : optional, together
-            What each run has spent whose folder does not record it.
 
         Returns
         -------
@@ -355,12 +348,10 @@ class Ledger:
         Raises
         ------
         LedgerError
-            Some folder does not record what its run has spent, and the arguments do not either;
-            nothing was written.
+            Some folder does not record what its run has spent; nothing was written.
         """
-        said = ledger_check.stated(dataset, column, epsilon)
         with self._store.writing() as session:
-            return ledger_check.adopt(session, self.runs_dir, said, self._place)
+            return ledger_check.adopt(session, self.runs_dir, self._place)
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower; the change stays in the

@@ -31,7 +31,6 @@ from labeldp.learn._corrections import (
     Model,
     fit_codes,
     require_classifier,
-    require_plain_labels,
     seeded,
 )
 from labeldp.learn._data import (
@@ -219,7 +218,7 @@ class PATEClassifier(CuratorEstimator):
     # ----------------------------------------------------------------------------------------------
 
     def _fit_private(self, X: Any, inputs: Any, labels: "PrivateLabels") -> None:
-        from labeldp.custody._aggregation import TeacherQuestion, answer_teachers
+        from labeldp.custody._answer import TeacherQuestion, answer
 
         classes = labels.classes
         query, seed = self._query(labels), self._seed()
@@ -244,18 +243,23 @@ class PATEClassifier(CuratorEstimator):
             with _seeded_alone(seed, number):
                 return self._votes(inputs, number, mine, codes, asked)
 
-        question = TeacherQuestion(query, teach, lambda order: self._named(inputs, order), seed)
-        asked = answer_teachers(labels, question)
-        answer = asked.answer
+        question = TeacherQuestion(
+            query=query,
+            teach=teach,
+            origin=lambda order: self._named(inputs, order),
+            seed=seed,
+        )
+        asked = answer(labels, question)
+        found = asked.answer
         self._set_classes(classes)
-        self.aggregate_, self.privacy_ = answer, answer.privacy
-        self.receipts_, self._learned, self.queries_ = (answer.receipt,), None, asked.queries
-        codes, answered = answer.codes(), answer.answered
+        self.aggregate_, self.privacy_ = found, found.privacy
+        self.receipts_, self._learned, self.queries_ = (found.receipt,), None, asked.queries
+        codes, answered = found.codes(), found.answered
         if not answered.any():  # that there are none is a part of the answer, as its noise made it
             raise InvalidInput(
                 f"Expected some answers to train a student on, got none to {query.n_queries}"
                 f" queries with threshold={query.threshold} of {query.n_teachers} teachers."
-                f" epsilon={query.epsilon:g} is spent (run {answer.receipt.run_id}), and a repeat"
+                f" epsilon={query.epsilon:g} is spent (run {found.receipt.run_id}), and a repeat"
                 " gets the same. A fit with a lower threshold= (0 answers every query), or with"
                 " fewer teachers, which have more rows each, is a new charge."
             )
@@ -338,7 +342,6 @@ class PATEClassifier(CuratorEstimator):
         teacher = self._teacher()
         for each in (self._student(), *([teacher] if _is_estimator(teacher) else [])):
             require_classifier(each)
-            require_plain_labels(each)
         if not _is_estimator(teacher):
             _validate.function(
                 teacher=teacher, takes="X, rows, codes and asked rows, where it is no classifier"

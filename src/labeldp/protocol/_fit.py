@@ -44,7 +44,7 @@ from labeldp.protocol._several import law_of
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate, Query
-    from labeldp.custody._aggregation import GroupAnswer
+    from labeldp.custody._answer import GroupQuestion
     from labeldp.custody._draw import Prior as Weights
     from labeldp.custody._private import PrivateLabels
     from labeldp.custody._run import Run
@@ -60,6 +60,11 @@ MOST_CELLS = 1 << 28
 read for all columns together."""
 HELD_OUT = "validation"
 """Name of the round that draws held-out rows."""
+
+
+_OTHER_CLUSTERS = (
+    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +167,7 @@ class FitPlan:
             and (self.grouped is None or self.asks_rates)
         )
 
-    def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
+    def with_answer(self, asked: "GroupQuestion | None") -> "FitPlan":
         """Return the plan with the answer and the prior that follows from it; unchanged without a
         prior of groups."""
         if asked is None or self.grouped is None:
@@ -518,7 +523,7 @@ class GroupPlan:
             {"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()}
         )
 
-    def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
+    def as_asked(self, asked: "GroupQuestion") -> "GroupPlan":
         """Return the plan with the groups that were asked about: those of an earlier fit, if the
         ledger had its answer."""
         return replace(
@@ -618,7 +623,7 @@ def require_known_rates(class_prior: Any) -> None:
         )
 
 
-def answer_for(plan: FitPlan) -> "GroupAnswer | None":
+def answer_for(plan: FitPlan) -> "GroupQuestion | None":
     """Ask about the prior's groups in the training rows: the first of a fit's two charges. None if
     the prior asks nothing."""
     if plan.grouped is None:
@@ -631,7 +636,7 @@ def answer_for(plan: FitPlan) -> "GroupAnswer | None":
 
 def ask_groups(
     labels: "PrivateLabels", plan: GroupPlan, held_out: float = 0.0, total: float | None = None
-) -> "GroupAnswer":
+) -> "GroupQuestion":
     """Charge and answer the plan's question; a repeat of a settled one costs nothing.
 
     Parameters
@@ -643,11 +648,19 @@ def ask_groups(
     total : float, optional
         Epsilon for which the budget must have room, or nothing is asked.
     """
-    from labeldp.custody._aggregation import GroupQuestion, answer_groups
+    from labeldp.custody._answer import GroupQuestion, answer
+    from labeldp.custody._request import RELEASE_ANEW
 
-    kept = {} if plan.found is None else plan.found.kept
-    question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
-    return answer_groups(labels, question)
+    question = GroupQuestion(
+        query=plan.query,
+        groups=plan.groups,
+        share=held_out,
+        total=total,
+        origin=plan.request,
+        kept={} if plan.found is None else plan.found.kept,
+        anew=RELEASE_ANEW if plan.request is None else _OTHER_CLUSTERS,
+    )
+    return answer(labels, question)
 
 
 # The run: draw and learn, stage by stage
