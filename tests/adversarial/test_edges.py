@@ -10,10 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from tests.aggregates.exact import report_law
 
 import labeldp as ldp
@@ -23,7 +19,6 @@ from labeldp.aggregates import Histogram
 from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import LabelDPWarning
-from labeldp.learn._corrections import LearnOptions
 from labeldp.papers.esfandiari2022 import PeerToPeer, corollary_2, split_budget
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
@@ -174,34 +169,3 @@ def test_a_small_delta_warns_of_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         aggregate(hundred(tmp_path), gaussian(1e-6), np.zeros(100, int))
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    [LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression()), GaussianNB()],
-    ids=["exact", "pipeline", "em"],
-)
-@pytest.mark.parametrize("one_class", [True, False])
-@pytest.mark.parametrize("n_stages", [1, 2])
-def test_consensus_rounds_end_in_a_model(
-    estimator: object, one_class: bool, n_stages: int, ledger: Ledger
-) -> None:
-    """Also where the model predicts one class for all rows: nothing is charged for an error."""
-    dice = np.random.default_rng(0)
-    X = dice.normal(size=(300, 2))
-    y = np.zeros(300, int) if one_class else (X[:, 0] > 0).astype(int)
-    model = ldp.LabelDPClassifier(
-        estimator,
-        epsilon=4.0,
-        random_state=0,
-        stages=n_stages,
-        options=LearnOptions(consensus_rounds=2),
-    )
-    model.fit(
-        X,
-        ldp.PrivateLabels(
-            y, classes=[0, 1], dataset="d", column="label", ids=np.arange(300), ledger=ledger
-        ),
-    )
-    assert model.predict_proba(X).shape == (300, 2)
-    assert [run.state for run in ledger.runs()] == ["settled"]

@@ -65,7 +65,6 @@ def charged(ledger, y=Y, **facts):
         {"law": "rr-with-prior", "stages": 2},
         {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "stages": 2},
         {"estimator": LogisticRegression(), "correction": "likelihood"},
-        {"options": LearnOptions(consensus_rounds=1)},
         {
             "prior": Prior(temperature=0.5, top_k=3),
             "options": LearnOptions(refit=False),

@@ -464,7 +464,6 @@ def test_logistic_regression_is_mapped_only_where_it_is_the_same_model():
     [
         ({"em_rounds": -1}, "em_rounds"),
         ({"row_budget": 0}, "row_budget"),
-        ({"consensus_rounds": 0.5}, "consensus_rounds"),
         ({"refit": 3}, "refit as True or False"),
     ],
 )

@@ -510,8 +510,8 @@ class Failing(ClassifierMixin, BaseEstimator):
         ({"teacher": lambda X, rows, codes, asked: codes}, "for each of 40 asked rows"),
         ({"teacher": lambda X, rows, codes, asked: asked * 1.0}, "class code in 0..2"),
         ({"teacher": lambda X, rows: rows}, "TypeError"),
-        ({"estimator": ldp.LabelDPClassifier()}, "takes labels as they are"),
-        ({"teacher": ldp.learn.NoiseCluster()}, "takes labels as they are"),
+        ({"estimator": ldp.LabelDPClassifier()}, "Expected PrivateLabels"),
+        ({"teacher": ldp.learn.NoiseCluster()}, "Expected PrivateLabels"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -109,7 +109,8 @@ class Question(ABC):
         self, request: Request, charge: Charge, secret: RunSecret, counted: Counted
     ) -> Aggregate:
         """Draw the answer."""
-        return drawn_answer(request, self.query, counted(0, secret), charge, secret)
+        counts = counted(0, None if self.trains else secret)
+        return drawn_answer(request, self.query, counts, charge, secret)
 
 
 def answer(labels: PrivateLabels, question: Asked, *, redraw: bool = False) -> Asked:

@@ -432,8 +432,8 @@ def adopt(session: Session, runs_dir: Path, where: Path | LedgerUrl) -> list[dic
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got"
             f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}."
-            " Restore these folders; or lower the budgets by what they have spent (set_budget), and move"
-            " the folders away."
+            " Restore these folders; or lower the budgets by what they have spent (set_budget), and"
+            " move the folders away."
         )
     bodies = {run_id: body for run_id, body in found.items() if body is not None}
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
