@@ -152,7 +152,7 @@ def answer(labels: PrivateLabels, question: Asked, *, redraw: bool = False) -> A
     )
 
     @lru_cache(maxsize=64)
-    def counted(number: int, secret: RunSecret | None = None) -> GroupCounts:
+    def counted(number: int, secret: RunSecret | None) -> GroupCounts:
         asked = question.asked(rows, secret)
         return question.count(opened(labels)[asked].view(Codes), np.flatnonzero(asked), number)
 
@@ -161,7 +161,7 @@ def answer(labels: PrivateLabels, question: Asked, *, redraw: bool = False) -> A
         if question.trains and account.ledger is not None:
             # before a training of minutes, not after it
             account.ledger.require(request.spending(new_run_id()), rows=coverage)
-            counted(0)
+            counted(0, None)
 
     account.check()
     over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
