@@ -146,7 +146,7 @@ def test_labels_without_noise_give_the_librarys_own_fit(library, k):
 @each
 @pytest.mark.parametrize("k", [2, 3])
 def test_probabilities_are_those_of_the_documented_formula(library, k):
-    """The formula of `LabelDPClassifier` and of docs/guide/learning.md, with each library's own raw
+    """The formula of `LabelDPClassifier` and of docs/guide/boosting.md, with each library's own raw
     scores."""
     X, y, X_test, _ = table(k, n=3000)
     # rare classes, for which the factor is not 1
