@@ -6,12 +6,12 @@ from . import laws as laws
 from . import learn as learn
 from . import stats as stats
 from .app._release import release as release
+from .aggregates import Histogram as Histogram
 from .custody._aggregation import aggregate as aggregate
 from .custody._private import PrivateLabels as PrivateLabels
 from .custody._private import split_labels as split_labels
 from .custody._run import privatize as privatize
 from .errors import BudgetExceeded as BudgetExceeded
-from .errors import DomainLeakWarning as DomainLeakWarning
 from .errors import InvalidInput as InvalidInput
 from .errors import LabelDPError as LabelDPError
 from .errors import LabelDPWarning as LabelDPWarning

@@ -304,7 +304,7 @@ def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
     with pytest.raises(ldp.InvalidInput, match="a law over 4 classes, as many as the labels"):
         ldp.privatize(kept(ledger), ldp.RandomizedResponse(5, 1.0))
     assert ledger.spent("d", "label") == 0.0
-    with pytest.warns(ldp.DomainLeakWarning):
+    with pytest.warns(ldp.errors.DomainLeakWarning):
         ldp.privatize(
             kept(ledger, LABELS.astype(str), classes="infer"),
             RR,

@@ -80,7 +80,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::labeldp.DomainLeakWarning")
+@pytest.mark.filterwarnings("ignore::labeldp.errors.DomainLeakWarning")
 @declared
 @pytest.mark.parametrize("labels", FOREIGN.values(), ids=FOREIGN)
 def test_labels_of_no_use_are_invalid_input(labels, facts):

@@ -502,7 +502,7 @@ def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(
 
 
 def test_classes_read_off_the_labels_are_warned_about():
-    with pytest.warns(ldp.DomainLeakWarning, match="Declare"):
+    with pytest.warns(ldp.errors.DomainLeakWarning, match="Declare"):
         noisy = ldp.privatize(
             ldp.PrivateLabels(["b", "a"], classes="infer"), ldp.RandomizedResponse(2, 1.0)
         )
@@ -583,7 +583,7 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
 def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said):
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     with warnings.catch_warnings(), pytest.raises(ldp.InvalidInput, match=said):
-        warnings.simplefilter("ignore", ldp.DomainLeakWarning)
+        warnings.simplefilter("ignore", ldp.errors.DomainLeakWarning)
         ldp.privatize(
             closed(ledger, labels, ids=None, classes=classes), ldp.RandomizedResponse(2, 1.0)
         )
@@ -607,7 +607,7 @@ def test_a_refusal_depends_on_the_labels_by_no_more_than_one_bit(n):
 
 
 def test_as_many_classes_as_the_root_of_the_rows_are_read_off():
-    with pytest.warns(ldp.DomainLeakWarning):
+    with pytest.warns(ldp.errors.DomainLeakWarning):
         noisy = ldp.privatize(
             ldp.PrivateLabels(np.arange(900) % 30, classes="infer"), ldp.RandomizedResponse(30, 1.0)
         )

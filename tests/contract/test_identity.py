@@ -65,7 +65,7 @@ def members(kind):
     return [list(kind)[code] for code in CODES]
 
 
-@pytest.mark.filterwarnings("ignore::labeldp.DomainLeakWarning")
+@pytest.mark.filterwarnings("ignore::labeldp.errors.DomainLeakWarning")
 @pytest.mark.parametrize("declared", CLASSES)
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -185,7 +185,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::labeldp.DomainLeakWarning")
+@pytest.mark.filterwarnings("ignore::labeldp.errors.DomainLeakWarning")
 @pytest.mark.parametrize("door", ["privatize", "aggregate", "classifier"])
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "inferred"])
 @pytest.mark.parametrize("values", REFUSED.values(), ids=REFUSED)

@@ -286,7 +286,7 @@ def test_what_is_refused(settings, message):
 
 
 def test_classes_read_off_labels_warn_and_every_guarantee_says_so():
-    with pytest.warns(ldp.DomainLeakWarning):
+    with pytest.warns(ldp.errors.DomainLeakWarning):
         labels = seeded(classes="infer")
     model = classifier().fit(X, labels)
     assert model.privacy_.except_for == "which classes occur"

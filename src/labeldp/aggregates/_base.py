@@ -4,9 +4,9 @@ private values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,18 +53,24 @@ class Query(ABC):
     """Public features of rows are summed for each class, where other queries count the rows of
     groups."""
 
-    n_classes: int
-    epsilon: float
-    n_groups: int
-    mechanism: str
+    fills: ClassVar[bool] = False
+    """The numbers of classes and groups may be left out: `aggregate` takes them from its
+    arguments."""
+
+    n_classes: int = None  # type: ignore[assignment]
+    epsilon: float = None  # type: ignore[assignment]
+    n_groups: int = None  # type: ignore[assignment]
+    mechanism: str = ""
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_classes", _validate.integer(n_classes=self.n_classes, low=2))
-        object.__setattr__(self, "n_groups", _validate.integer(n_groups=self.n_groups, low=1))
+        for name, low in (("n_classes", 2), ("n_groups", 1)):
+            value = getattr(self, name)
+            if not (value is None and self.fills):
+                object.__setattr__(self, name, _validate.integer(low=low, **{name: value}))
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
-        if not self.n_groups * self.n_classes <= LARGEST_TABLE:
+        if not (self.n_groups or 1) * (self.n_classes or 1) <= LARGEST_TABLE:
             raise InvalidInput(
                 f"Expected at most {LARGEST_TABLE} counts, got {self.n_groups} groups of"
                 f" {self.n_classes} classes."
@@ -109,6 +115,13 @@ class Query(ABC):
         if len(where) != n_rows:
             raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
         return where
+
+    def about(self, n_classes: int, groups: "ArrayLike") -> Self:
+        """Fill in the numbers of classes and groups, where they were left out."""
+        query = self if self.n_classes is not None else replace(self, n_classes=n_classes)
+        if query.n_groups is not None:
+            return query
+        return replace(query, n_groups=int(check_groups(groups, LARGEST_TABLE).max(initial=0)) + 1)
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By

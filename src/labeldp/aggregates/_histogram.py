@@ -30,12 +30,13 @@ class Histogram(Query):
 
     Parameters
     ----------
-    n_classes : int
-        K >= 2.
+    n_classes : int, optional
+        K >= 2. None (default): as many as the labels have.
     epsilon : float
         Total for one unit over all groups, since a row is in one group only.
-    n_groups : int
-        Number of groups, which are numbered 0..n_groups-1 and may be empty.
+    n_groups : int, optional
+        Number of groups, which are numbered 0..n_groups-1 and may be empty. None (default): one more
+        than the largest number that `aggregate` gets.
     mechanism : {"laplace", "gaussian"}
         "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian
         noise, (epsilon, delta)-DP, which is smaller if a unit has many rows.
@@ -61,6 +62,7 @@ class Histogram(Query):
     """
 
     name: ClassVar[str] = "histogram"
+    fills: ClassVar[bool] = True
     mechanisms: ClassVar[tuple[str, ...]] = ("laplace", "gaussian")
     pure: ClassVar[frozenset[str]] = frozenset({"laplace"})
 
@@ -197,6 +199,7 @@ class Marginals(Histogram):
     (67, 8.48)
     """
 
+    fills: ClassVar[bool] = False
     name: ClassVar[str] = "marginals"
 
     sizes: tuple[int, ...] = ()

@@ -27,12 +27,13 @@ class Vote(Query):
 
     Parameters
     ----------
-    n_classes : int
-        K >= 2.
+    n_classes : int, optional
+        K >= 2. None (default): as many as the labels have.
     epsilon : float
         Total for one unit over all groups, since a row is in one group only.
-    n_groups : int
+    n_groups : int, optional
         Number of groups, which are numbered 0..n_groups-1. An empty group gets a class at random.
+        None (default): one more than the largest number that `aggregate` gets.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}
         "auto" (default) takes permute-and-flip or, with delta > 0, noisy argmax, whichever needs
         the smaller lead. It depends on K, epsilon and delta alone.
@@ -61,6 +62,7 @@ class Vote(Query):
     """
 
     name: ClassVar[str] = "vote"
+    fills: ClassVar[bool] = True
     mechanisms: ClassVar[tuple[str, ...]] = ("auto", "permute-and-flip", "exponential", "gaussian")
     pure: ClassVar[frozenset[str]] = frozenset({"permute-and-flip", "exponential"})
 

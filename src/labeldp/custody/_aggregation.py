@@ -107,8 +107,8 @@ def aggregate(
     [[2, 1], [0, 2]]
     """
     require_closed(labels)
-    checked(query, features=True)
     labels.require_public(groups, "groups")
+    query = checked(query, features=True).about(len(labels.classes), groups)
     question = (
         SumsQuestion(query=query, features=groups)
         if isinstance(query, FeatureSums)
@@ -332,9 +332,10 @@ def aggregate_best(
         )
     for _, groups in candidates:
         labels.require_public(groups, "groups")
+    tried = [(query.about(len(labels.classes), groups), groups) for query, groups in candidates]
     question = BestQuestion(
-        query=candidates[0][0],
-        tried=candidates,
+        query=tried[0][0],
+        tried=tried,
         score=score,
         tuning=tuning,
         score_name=score_name,
