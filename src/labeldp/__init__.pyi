@@ -5,8 +5,8 @@ from . import errors as errors
 from . import laws as laws
 from . import learn as learn
 from . import stats as stats
-from .app._release import release as release
 from .aggregates import Histogram as Histogram
+from .app._release import release as release
 from .custody._aggregation import aggregate as aggregate
 from .custody._private import PrivateLabels as PrivateLabels
 from .custody._private import split_labels as split_labels

@@ -394,7 +394,7 @@ def test_json_form_is_kept() -> None:
     [{"query": "median"}, {}, None, {**Vote(2, 1.0, 1).to_dict(), "weights": 1}, {"query": "vote"}],
 )
 def test_unknown_queries_are_refused(data: object) -> None:
-    with pytest.raises(InvalidInput, match="newer labeldp|epsilon=None"):
+    with pytest.raises(InvalidInput, match=r"newer labeldp|epsilon=None"):
         query_from_dict(data)
 
 

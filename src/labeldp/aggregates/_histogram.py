@@ -35,8 +35,8 @@ class Histogram(Query):
     epsilon : float
         Total for one unit over all groups, since a row is in one group only.
     n_groups : int, optional
-        Number of groups, which are numbered 0..n_groups-1 and may be empty. None (default): one more
-        than the largest number that `aggregate` gets.
+        Number of groups, which are numbered 0..n_groups-1 and may be empty. None (default): one
+        more than the largest number that `aggregate` gets.
     mechanism : {"laplace", "gaussian"}
         "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian
         noise, (epsilon, delta)-DP, which is smaller if a unit has many rows.
