@@ -181,10 +181,10 @@ def test_other_rows_do_not_add_and_the_same_may_be_refused(ledger):
     one(ledger, "a", 2.0, ids=IDS[:half] + 10 * N)
     assert ledger.spent("d", "a") == 2.0
     run = ledger.run(drawn(ledger, ids=IDS[half:], labels=LABELS[half:]).receipts[0].run_id)
-    assert (run.columns, run.column) == (("a", "b"), "a,b")
+    assert (run.receipt.columns, run.receipt.column) == (("a", "b"), "a,b")
     rows = ledger.row_set_builder("id", "row")
     rows.add(IDS[:3])
-    again = Spending("d", "a,b", 0.1, run.event | {"epsilon": 0.1}, "other", new_run_id())
+    again = Spending("d", "a,b", 0.1, run.receipt.event | {"epsilon": 0.1}, "other", new_run_id())
     with pytest.raises(RowsOverlap, match="column 'a'"):
         ledger.charge(again, rows=rows.finish(), overlap="refuse")
     assert ledger.spent("d", "a") == 2.0
@@ -342,7 +342,7 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
         3.0,
     )
     # Without the copy of the charge nobody knows what was spent, before the user says it.
-    run = next(run for run in ledger.runs() if len(run.columns) == 2)
+    run = next(run for run in ledger.runs() if len(run.receipt.columns) == 2)
     for name in ("", "-wal", "-shm"):
         (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
     (ledger.run_dir(run.run_id) / CHARGE).unlink()
