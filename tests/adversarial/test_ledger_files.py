@@ -195,5 +195,5 @@ def test_names_cannot_inject(ledger: Ledger) -> None:
     for name in ("'; DROP TABLE entries; --", '"', "\\", '{"a": 1}', "$.dataset", "%", "日本語 🎲"):
         charge(ledger, dataset=name, column=name)
         assert ledger.spent(name, name) == 0.5
-        assert [run.dataset for run in ledger.runs(name)] == [name]
+        assert [run.receipt.dataset for run in ledger.runs(name)] == [name]
     assert ledger.verify() == []

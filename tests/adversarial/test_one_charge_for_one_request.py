@@ -66,7 +66,7 @@ def test_identical_requests_at_once_are_one_charge(what: str, ledger: Ledger) ->
     ends = [process.communicate(timeout=200) for process in started]
     assert [error for _, error in ends] == [""] * 8
     assert len({out for out, _ in ends}) == 1
-    assert [(run.state, run.epsilon) for run in ledger.runs()] == [("settled", 1.0)]
+    assert [(run.state, run.receipt.epsilon) for run in ledger.runs()] == [("settled", 1.0)]
     assert ledger.spent("d", "label") == 1.0
     assert ledger.verify() == []
 

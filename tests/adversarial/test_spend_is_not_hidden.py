@@ -261,7 +261,7 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
         draw(rows, 1, ids=FRAME.visit, unit=FRAME.person)
     units = ldp.Ledger(tmp_path / "units.db", budget=1.0)
     draw(units, 1, ids=FRAME.visit, unit=FRAME.person)
-    assert units.runs()[0].unit == "person"
+    assert units.runs()[0].receipt.unit == "person"
     for unit, m in ((FRAME.household, 2), (FRAME.ward, 20), (FRAME.household.to_numpy(), 2)):
         with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
             draw(units, m, ids=FRAME.visit, unit=unit)
@@ -429,7 +429,7 @@ def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: 
                 <= Fraction(ledger.spent(dataset, "label"))
                 <= budget
             )
-            assert len({run.unit for run in ledger.runs(dataset)}) <= 1
+            assert len({run.receipt.unit for run in ledger.runs(dataset)}) <= 1
     assert refused > 50
     assert ledger.verify() == []
 

@@ -319,7 +319,7 @@ def test_killed_before_the_file_is_there_the_same_command_writes_the_stored_answ
     code, said, _ = run(*command(source, out, "--ledger", place, epsilon=0.5))
     assert (code, "nothing was charged" in said) == (0, True), said
     (record,) = Ledger(place).runs()
-    assert (record.state, record.epsilon) == ("settled", 0.5)
+    assert (record.state, record.receipt.epsilon) == ("settled", 0.5)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "answer.csv",
         "private",

@@ -183,7 +183,7 @@ def test_several_columns_are_charged_once_and_have_a_model_each(
     ]
     (charged,) = default_ledger().runs()
     assert (
-        charged.columns == ("bought", "rating")
+        charged.receipt.columns == ("bought", "rating")
         and default_ledger().spent("in", ["bought", "rating"]) == 6.0
     )
     facts = json.loads((tmp_path / "m" / "model.json").read_text())

@@ -162,7 +162,7 @@ def test_datasets_and_columns_are_separate_accounts(ledger: Ledger) -> None:
         charge(ledger, 0.5, dataset, column)
         assert ledger.spent(dataset, column) == 0.5
     assert len(ledger.runs()) == 4
-    assert [run.column for run in ledger.runs("a")] == ["b", "c"]
+    assert [run.receipt.column for run in ledger.runs("a")] == ["b", "c"]
     assert len(ledger.runs(column="b")) == 3
     assert ledger.spent("a", "d") == 0
 

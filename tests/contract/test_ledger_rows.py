@@ -446,23 +446,7 @@ def test_a_set_without_the_units_that_are_protected_counts_for_all(ledger: Ledge
 
 
 def record(number: int, epsilon: float) -> RunRecord:
-    facts = (
-        "i",
-        "d",
-        "y",
-        "row",
-        1,
-        epsilon,
-        0.0,
-        {},
-        "charged",
-        "",
-        "",
-        "",
-        True,
-        Receipt(str(number), "d", "y", "row", 1, epsilon),
-    )
-    return RunRecord(str(number), *facts)
+    return RunRecord(Receipt(str(number), "d", "y", "row", 1, epsilon), "i", True)
 
 
 Run = tuple[int, str, str, frozenset[int]]

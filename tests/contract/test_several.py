@@ -180,10 +180,10 @@ def test_other_rows_do_not_add_and_the_same_may_be_refused(ledger):
     one(ledger, "a", 2.0, ids=IDS[:half] + 10 * N)
     assert ledger.spent("d", "a") == 2.0
     run = ledger.run(drawn(ledger, ids=IDS[half:], labels=LABELS[half:]).receipts[0].run_id)
-    assert (run.columns, run.column) == (("a", "b"), "a,b")
+    assert (run.receipt.columns, run.receipt.column) == (("a", "b"), "a,b")
     rows = ledger.row_set_builder("id", "row")
     rows.add(IDS[:3])
-    again = Spending("d", "a,b", 0.1, run.event | {"epsilon": 0.1}, "other", new_run_id())
+    again = Spending("d", "a,b", 0.1, run.receipt.event | {"epsilon": 0.1}, "other", new_run_id())
     with pytest.raises(RowsOverlap, match="column 'a'"):
         ledger.charge(again, rows=rows.finish(), overlap="refuse")
     assert ledger.spent("d", "a") == 2.0

@@ -692,7 +692,7 @@ def test_private_counts_are_the_prior_of_a_net_at_one_bill(ledger):
         "prior": ClusterPrior(epsilon=0.25, linear=True),
     }
     asked = TorchClassifier(net, **settings).fit(flat, closed(y, 10, ledger=ledger))
-    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
+    assert [(run.receipt.event["event"], run.receipt.epsilon) for run in ledger.runs()] == [
         ("aggregate", 0.25),
         ("label-draw", 0.25),
     ]

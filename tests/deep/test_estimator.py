@@ -262,7 +262,7 @@ def test_other_columns_of_ids_or_units_hide_no_rows(tmp_path):
         cap = 9 if "unit" in rows else 1
         labels = closed(Y[:200], K, ledger=ledger, max_rows_per_unit=cap, **rows)
         classifier(stages=1, recipe=Recipe(epochs=1)).fit(X[:200], labels)
-        return ledger.runs()[-1].unit
+        return ledger.runs()[-1].receipt.unit
 
     assert fit("rows", ids=frame["visit"]) == "row"
     for ids in (frame["barcode"], {"barcode": frame["barcode"].to_numpy()}):
@@ -663,7 +663,7 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen():
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(ledger):
     net = classifier(epsilon=1.0, prior=ClusterPrior(n_clusters=8, epsilon=0.4))
     net.fit(X, closed(Y, K, ledger=ledger))
-    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
+    assert [(run.receipt.event["event"], run.receipt.epsilon) for run in ledger.runs()] == [
         ("aggregate", 0.4),
         ("label-draw", 0.6),
     ]

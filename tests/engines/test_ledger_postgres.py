@@ -171,7 +171,7 @@ def test_names_cannot_inject(ledger: Ledger) -> None:
     for name in names:
         charge(ledger, dataset=name, column=name, identity=name)
         assert ledger.spent(name, name) == 1.0
-        assert [run.dataset for run in ledger.runs(name)] == [name]
+        assert [run.receipt.dataset for run in ledger.runs(name)] == [name]
         assert ledger.find(name, name, name) is not None
     assert ledger.verify() == []
 

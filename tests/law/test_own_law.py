@@ -229,7 +229,7 @@ def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp
             )
         with pytest.raises(ldp.InvalidInput):
             ldp.ReleaseSpec("day", DAYS, 1.0, law=text)
-    assert [run.dataset for run in ledger.runs()] == ["a"]
+    assert [run.receipt.dataset for run in ledger.runs()] == ["a"]
 
 
 def louder(wheel: Any) -> Any:

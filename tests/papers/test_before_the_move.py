@@ -77,7 +77,11 @@ def test_answers_are_read_with_their_query(before: Path, name: str) -> None:
 def test_the_ledger_is_in_order_and_its_laws_are_known(before: Path) -> None:
     ledger = ldp.Ledger(before / "ledger.db")
     assert ledger.verify() == []
-    drawn = [run.event["law"]["law"] for run in ledger.runs() if run.event["event"] == "label-draw"]
+    drawn = [
+        run.receipt.event["law"]["law"]
+        for run in ledger.runs()
+        if run.receipt.event["event"] == "label-draw"
+    ]
     names = ["alibi", "rr-on-bins", "laplace", "alibi"]
     assert [law_from_dict(each).name for each in drawn] == names == [each["law"] for each in drawn]
 

@@ -81,7 +81,7 @@ def test_a_self_supervised_prior_is_algorithm_4(ledger: ldp.Ledger) -> None:
     )
     labels = private(dataset="blobs", column="label", ledger=ledger)
     model = ldp.LabelDPClassifier(**asked).fit(X, labels)
-    assert [run.epsilon for run in ledger.runs()] == [0.05, 0.95]
+    assert [run.receipt.epsilon for run in ledger.runs()] == [0.05, 0.95]
     assert model.score(X, Y) > 0.6  # of four classes
     with pytest.raises(ldp.InvalidInput, match="byol, dino"):
         ghazi2021.self_supervised_prior("clip", "standard", epsilon=1.0)
@@ -157,7 +157,7 @@ def test_the_split_of_the_paper_s_prior_is_charged_in_two_parts(tmp_path: Path) 
         settings = {"prior": kind(n_clusters=8), "validation_fraction": 0.0}
         model = ldp.LabelDPClassifier(epsilon=0.5, law="cluster-rr", **settings)
         model.fit(X, private(dataset="blobs", column="label", ledger=ledger))
-        spent[kind.__name__] = [run.epsilon for run in ledger.runs()]
+        spent[kind.__name__] = [run.receipt.epsilon for run in ledger.runs()]
         assert sum(spent[kind.__name__]) <= 0.5 and model.score(X, Y) > 0.6
     assert spent["ClusterPrior"] != spent["ClusterRRPrior"]
     stated = esfandiari2022.ClusterRRPrior(n_clusters=8, epsilon=0.1)

@@ -110,7 +110,7 @@ def test_names_of_classes_and_what_is_left_behind(ledger: ldp.Ledger) -> None:
     (run,) = ledger.runs()
     kept = {path.name for path in ledger.run_dir(run.run_id).iterdir()}
     assert kept == {"aggregate.parquet", "charge.json"}  # no secret, no vote, no teacher
-    assert run.event["query"]["n_teachers"] == 24
+    assert run.receipt.event["query"]["n_teachers"] == 24
     loaded = pickle.loads(pickle.dumps(model))
     assert (loaded.predict(X) == model.predict(X)).all()
 

@@ -214,7 +214,7 @@ def test_it_is_charged_once_stored_and_repeated(ledger: ldp.Ledger, tmp_path: Pa
     )
     assert (one.epsilon, one.delta, one.privacy.unit) == (QUERY.epsilon, 1e-4, "row")
     (run,) = ledger.runs()
-    assert run.event == {"event": "aggregate", "query": QUERY.to_dict()} | {
+    assert run.receipt.event == {"event": "aggregate", "query": QUERY.to_dict()} | {
         name: getattr(one.receipt, name)
         for name in ("epsilon", "delta", "unit", "max_rows_per_unit")
     }

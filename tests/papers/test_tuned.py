@@ -63,9 +63,9 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
 def test_one_charge_for_the_whole_tuning_and_a_free_repeat(ledger: ldp.Ledger) -> None:
     found = best(ledger)
     (run,) = ledger.runs()
-    assert (run.state, run.epsilon, run.delta) == ("settled", 1.5, 0.0)
+    assert (run.state, run.receipt.epsilon, run.receipt.delta) == ("settled", 1.5, 0.0)
     assert (found.receipt.epsilon, found.epsilon, found.delta) == (1.5, 1.5, 0.0)
-    assert run.event["query"] == {
+    assert run.receipt.event["query"] == {
         "query": "best-of",
         "candidates": [query.to_dict() for query, _ in CANDIDATES],
         "tuning": {"mean": 8.0, "shape": 1.0},
@@ -130,7 +130,7 @@ def test_killed_between_the_charge_and_the_store_it_is_spent(ledger: ldp.Ledger)
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
     (run,) = ledger.runs()
-    assert (run.state, run.epsilon) == ("charged", 1.5)
+    assert (run.state, run.receipt.epsilon) == ("charged", 1.5)
     assert [path.name for path in ledger.run_dir(run.run_id).iterdir()] == ["charge.json"]
 
 

@@ -166,7 +166,9 @@ def aggregate(
     # An existing file can be this request's answer only if some answer was drawn before; whether it
     # is is known after reading the table. If none was drawn, refuse at once, before a long table is
     # read.
-    if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
+    if target.exists() and not any(
+        run.receipt.event.get("event") == AggregateDraw.kind for run in runs
+    ):
         _taken(target)
     codec = declared_codec(table, spec.label, spec.classes)
     with workplace(target) as folder:

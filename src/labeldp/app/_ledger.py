@@ -50,9 +50,9 @@ def accounts(
     """Report the spent, allowed and remaining epsilon of each (dataset, column), and its spent
     delta."""
     found = {
-        (run.dataset, each, run.unit)
+        (run.receipt.dataset, each, run.receipt.unit)
         for run in ledger.runs(dataset, column)
-        for each in run.columns
+        for each in run.receipt.columns
         if column in (None, each)
     }
     return [
@@ -74,7 +74,9 @@ def spent_together(ledger: Ledger, dataset: str | None = None) -> list[dict[str,
     all) that are charged by this unit."""
     columns: dict[tuple[str, str], dict[str, None]] = {}
     for run in ledger.runs(dataset):
-        columns.setdefault((run.dataset, run.unit), {}).update(dict.fromkeys(run.columns))
+        columns.setdefault((run.receipt.dataset, run.receipt.unit), {}).update(
+            dict.fromkeys(run.receipt.columns)
+        )
     return [
         {"dataset": name, "unit": unit, "columns": [*found], "spent": ledger.spent(name, [*found])}
         for (name, unit), found in sorted(columns.items())
@@ -96,9 +98,9 @@ def known_names(ledger: Ledger) -> str:
     """List the accounts of a ledger, for somebody who named another one."""
     known = sorted(
         {
-            f"dataset {run.dataset!r}, column {name!r}"
+            f"dataset {run.receipt.dataset!r}, column {name!r}"
             for run in ledger.runs()
-            for name in run.columns
+            for name in run.receipt.columns
         }
     )
     return "; ".join([*known[:_NAMES], *(["..."] if len(known) > _NAMES else [])]) or "no charge"

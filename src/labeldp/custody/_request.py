@@ -780,7 +780,7 @@ class _Earlier:
         settled = [
             run
             for run in runs
-            if run.state == "settled" and run.event.get("event") != AggregateDraw.kind
+            if run.state == "settled" and run.receipt.event.get("event") != AggregateDraw.kind
         ]
         # Rows without any name cannot be told from those of earlier runs, so neither a repeat nor a
         # new draw would be a safe guess.
@@ -895,13 +895,13 @@ def _other_settings(
         for run in ([] if account.redraw else runs)
         if run.rows is not None
         and run.rows["digest"] == rows
-        and run.event["event"] == event["event"]
+        and run.receipt.event["event"] == event["event"]
         and run.identity != request.identity
         and (run.state == "settled" or (run.state == "charged" and run.repeatable))
     ]
     if not alike:
         return ""
-    found = [each.split(" ")[0] for each in _validate.differences(alike[-1].event, event)]
+    found = [each.split(" ")[0] for each in _validate.differences(alike[-1].receipt.event, event)]
     # of classes and prior the ledger has a digest alone
     names = dict.fromkeys(name.rpartition(".")[2] for name in found or ["classes or prior"])
     return (

@@ -350,5 +350,5 @@ class StageTurn(StagedRun):
 
 def _plan_of(run: RunRecord) -> object:
     """Return the id of the plan that a run was charged for; None if it has none."""
-    law = run.event.get("law")
+    law = run.receipt.event.get("law")
     return law.get("plan") if isinstance(law, Mapping) else None

@@ -86,7 +86,7 @@ class _Account:
             covered = Fraction(0) if lost else self._spend.covered(rows)
             if not lost:
                 self._spend.add(run)
-            return covered + exact(run.epsilon) > budget
+            return covered + exact(run.receipt.epsilon) > budget
         if self.balance.total <= budget:
             return False
         earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
@@ -228,16 +228,16 @@ def _uncounted(read: _Read) -> list[str]:
     }
     return [
         f"The charge of run {run.run_id} is not in the account of column {column!r} as it is in"
-        f" that of {run.columns[0]!r}."
+        f" that of {run.receipt.columns[0]!r}."
         for (dataset, own, _), run in runs.items()
-        if own == run.columns[0] and len(run.columns) > 1
-        for column in run.columns[1:]
+        if own == run.receipt.columns[0] and len(run.receipt.columns) > 1
+        for column in run.receipt.columns[1:]
         if runs.get((dataset, column, run.run_id)) != run
     ] + [
         f"The charge of run {run.run_id} is in the account of column {own!r}, but not in that of"
-        f" {run.columns[0]!r}."
+        f" {run.receipt.columns[0]!r}."
         for (dataset, own, _), run in runs.items()
-        if (dataset, run.columns[0], run.run_id) not in runs
+        if (dataset, run.receipt.columns[0], run.run_id) not in runs
     ]
 
 
@@ -347,14 +347,16 @@ def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> No
 def _is_charged(run: RunRecord, block: Block) -> bool:
     """Tell whether the run was charged for a law of these classes and this epsilon."""
     # the event of an aggregate has none: no labels can be of its run
-    drawn: Any = run.event.get("law", {})
+    drawn: Any = run.receipt.event.get("law", {})
     named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
     laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
     # An event of a unit with several rows names the unit's epsilon, and each row's law has a share
     # of it.
-    per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
+    per_row = {
+        (count, per_row_epsilon(epsilon, run.receipt.max_rows_per_unit)) for count, epsilon in laws
+    }
     found = (block.law.n_classes, block.law.epsilon)
-    if found in (laws if run.max_rows_per_unit == 1 else per_row):
+    if found in (laws if run.receipt.max_rows_per_unit == 1 else per_row):
         return True
     sizes = drawn.get("sizes", ())
     if not sizes or "law" not in drawn:
@@ -362,8 +364,8 @@ def _is_charged(run: RunRecord, block: Block) -> bool:
     # or it reads one column of what the run was charged for
     whole = law_from_dict(drawn["law"])
     row = (
-        replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit))
-        if run.max_rows_per_unit > 1
+        replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.receipt.max_rows_per_unit))
+        if run.receipt.max_rows_per_unit > 1
         else whole
     )
     return block.law in laws_of_columns(row, sizes)

@@ -67,23 +67,19 @@ class RunRecord:
 
     Attributes
     ----------
-    run_id, identity, dataset, column, unit : str
-        `identity` is the digest of the public facts of the request: equal for equal requests. Of a
-        charge on several columns `column` joins their names by commas, and `columns` lists them.
-    max_rows_per_unit : int
-    epsilon, delta : float
-    event : mapping
-        The mechanism and its cost, as JSON data (`LabelDraw` or `AggregateDraw`).
+    receipt : Receipt
+        What was charged: run, account, unit, cost, event and time.
+    identity : str
+        The digest of the public facts of the request: equal for equal requests.
     state : str
         "charged" (spent, not finished), "settled" (finished; `artefact` is its digest) or
         "abandoned" (given up; spent all the same).
     artefact : str
         Digest of the public result, "" until settled.
-    charged_at, settled_at : str
-        ISO 8601, UTC. `settled_at` is also the time at which a run was abandoned; "" before.
+    settled_at : str
+        ISO 8601, UTC: when the run was settled or abandoned; "" before.
     repeatable : bool
         True if a crashed run can be resumed.
-    receipt : Receipt
     rows : mapping, optional
         Facts of the run's row set, with its digest (`labeldp.ledger._rowset.RowSet.facts`); None:
         the run counts for every row.
@@ -95,29 +91,20 @@ class RunRecord:
         lost history.
     """
 
-    run_id: str
-    identity: str
-    dataset: str
-    column: str
-    unit: str
-    max_rows_per_unit: int
-    epsilon: float
-    delta: float
-    event: Mapping[str, object] = field(hash=False)
-    state: State
-    artefact: str
-    charged_at: str
-    settled_at: str
-    repeatable: bool
     receipt: Receipt
+    identity: str
+    repeatable: bool
+    state: State = "charged"
+    artefact: str = ""
+    settled_at: str = ""
     rows: Mapping[str, object] | None = field(default=None, hash=False)
     drawn: Mapping[str, str] = field(default_factory=dict, hash=False)
     adopted: bool = False
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns whose accounts have the charge."""
-        return columns_of(self.column, self.event)
+    def run_id(self) -> str:
+        """The id of the run, as in its receipt."""
+        return self.receipt.run_id
 
 
 class File(Protocol):
@@ -379,28 +366,23 @@ def charged_columns(body: Mapping[str, Any]) -> str:
 def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
     """Read the run that a charge's entry records, from the entry's facts and its hash, which goes
     into the receipt."""
-    facts = {
-        name: body[name] for name in ("run_id", "dataset", "unit", "max_rows_per_unit", "event")
-    } | {
-        "column": charged_columns(body),
-        "epsilon": float(body["epsilon"]),
-        "delta": float(body["delta"]),
-    }
     receipt = Receipt(
-        **facts,
+        body["run_id"],
+        body["dataset"],
+        charged_columns(body),
+        body["unit"],
+        body["max_rows_per_unit"],
+        float(body["epsilon"]),
+        float(body["delta"]),
         recorded=True,
+        event=body["event"],
         ledger_head=str(body.get(ALSO, head)),
         charged_at=body["at"],
     )
     return RunRecord(
-        **facts,
-        identity=body["identity"],
-        state="charged",
-        artefact="",
-        charged_at=body["at"],
-        settled_at="",
-        repeatable=body["repeatable"],
-        receipt=receipt,
+        receipt,
+        body["identity"],
+        body["repeatable"],
         adopted=body.get("adopted") is True,
         rows=(
             None

@@ -310,8 +310,8 @@ class Ledger:
             # The table holds the parts and the chain their digest: entries stay short, and `verify`
             # sees a change of the table.
             session.replace_parts(run_id, listed)
-            for column in run.columns:
-                names = {"run_id": run_id, "dataset": run.dataset, "column": column}
+            for column in run.receipt.columns:
+                names = {"run_id": run_id, "dataset": run.receipt.dataset, "column": column}
                 session.append(
                     {"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})}
                 )
@@ -393,12 +393,12 @@ class Ledger:
                     f" cannot be {state}."
                 )
             now = utc_now()
-            for column in run.columns:
+            for column in run.receipt.columns:
                 session.append(
                     {
                         "kind": kind,
                         "run_id": run_id,
-                        "dataset": run.dataset,
+                        "dataset": run.receipt.dataset,
                         "column": column,
                         "at": now,
                         **facts,
@@ -468,7 +468,7 @@ class Ledger:
             receipt = replace(
                 receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at
             )
-        same = canonical_text(receipt.event) == canonical_text(run.event)
+        same = canonical_text(receipt.event) == canonical_text(run.receipt.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(
                 f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got"
@@ -513,7 +513,9 @@ class Ledger:
         if column is None:
             column = list(
                 dict.fromkeys(
-                    name for run in self.runs(checked_name(dataset=dataset)) for name in run.columns
+                    name
+                    for run in self.runs(checked_name(dataset=dataset))
+                    for name in run.receipt.columns
                 )
             )
             if not column:
@@ -534,7 +536,7 @@ class Ledger:
                 f" without one. Correct the name (`{self.command('spent')}` lists them), or leave"
                 " it out: it has spent nothing."
             )
-        units = {run.unit for run in runs.values()}
+        units = {run.receipt.unit for run in runs.values()}
         if len(units) > 1:
             raise InvalidInput(
                 f"Expected columns of one unit, got {', '.join(sorted(units))}: their spends cannot"
@@ -549,7 +551,7 @@ class Ledger:
         Keep it far below one over the number of rows: it bounds the probability that epsilon does
         not hold.
         """
-        runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
+        runs = [run for run in self._read(dataset, column).runs.values() if run.receipt.delta]
         return float_up(Spend(self._sets.load, runs, "delta").most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
@@ -712,13 +714,17 @@ class Ledger:
             together = (
                 []
                 if found.runs
-                else [run for run in session.history(dataset).runs.values() if run.column == column]
+                else [
+                    run
+                    for run in session.history(dataset).runs.values()
+                    if run.receipt.column == column
+                ]
             )
             if together:
                 raise InvalidInput(
-                    f"Expected one column, got {column!r}, the names of {len(together[0].columns)}"
+                    f"Expected one column, got {column!r}, the names of {len(together[0].receipt.columns)}"
                     " columns that were charged together. Ask for one of them, or for what was"
-                    f" spent on all: spent({dataset!r}, {list(together[0].columns)!r})."
+                    f" spent on all: spent({dataset!r}, {list(together[0].receipt.columns)!r})."
                 )
             return found
 

@@ -673,9 +673,9 @@ class Spend:
 
     def add(self, run: RunRecord) -> None:
         """Add a run."""
-        rows, cost = self._set_of(run), exact(getattr(run, self._cost))
+        rows, cost = self._set_of(run), exact(getattr(run.receipt, self._cost))
         # the set does not name the units of protection
-        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:
+        if rows is None or (ROW if run.receipt.unit == ROW else "unit") not in rows.sets:
             self._everywhere += cost
             return
         for role, ids in rows.sets.items():

@@ -249,7 +249,7 @@ def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
     places = (
         (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_PLACE, stage)) or b"").decode()
         for run in ledger.runs(dataset)
-        if label in run.columns
+        if label in run.receipt.columns
         for stage in run.drawn
     )
     return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
@@ -541,10 +541,10 @@ def warn_of_names(
         )
     raw = set(names) - noisy_names(found)
     others = {
-        name: run.dataset
+        name: run.receipt.dataset
         for run in ledger.runs()
-        if run.dataset != dataset
-        for name in run.columns
+        if run.receipt.dataset != dataset
+        for name in run.receipt.columns
         if name in raw
     }
     if others:
@@ -570,7 +570,7 @@ def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> Non
         for stage in run.drawn:
             place = (store.read(kept_name(KEPT_PLACE, stage)) or b"").decode()
             found = (
-                _held_raw(place, set(labels) - set(run.columns), ledger, runs)
+                _held_raw(place, set(labels) - set(run.receipt.columns), ledger, runs)
                 if place and not URI.match(place)
                 else set()
             )
@@ -613,7 +613,7 @@ def released_columns(
         columns = {label, *_validate.parted(label)}.intersection(source.names)
         found |= {evidence, *columns} if columns else set()
     runs = ledger.runs(dataset)
-    private = {name for run in runs for name in run.columns}.intersection(names) - found
+    private = {name for run in runs for name in run.receipt.columns}.intersection(names) - found
     return (
         found | (_noisy_columns(source, private, ledger, runs) if private else set())
     ).intersection(names)
@@ -625,7 +625,7 @@ def _noisy_columns(
     """List the columns that a table is proven to hold as one of these runs has drawn them."""
     known, noisy = {run.run_id: run for run in runs}, set[str]()
     for facts in _claims(
-        source, ledger, [run for run in runs if not set(run.columns).isdisjoint(names)]
+        source, ledger, [run for run in runs if not set(run.receipt.columns).isdisjoint(names)]
     ):
         columns = set(labels_of(facts))
         if (

@@ -1087,7 +1087,7 @@ def check_raw(
         part.sha256: run.run_id
         for name in names
         for run in ledger.runs(column=name)
-        if run.dataset != except_dataset
+        if run.receipt.dataset != except_dataset
         for part in ledger.parts(run.run_id)
     }
     digests = file_digests(table.path) if runs else []
