@@ -39,6 +39,8 @@ from labeldp.custody._encode import (
     one_of,
     require_closed,
     require_public_columns,
+    undrawn,
+    unseen,
 )
 from labeldp.custody._private import PrivateLabels, opened
 from labeldp.custody._request import (
@@ -1051,6 +1053,7 @@ def drawn_answer(
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
+@unseen(undrawn)
 def drawn(
     query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int
 ) -> NDArray[np.int64]:
@@ -1138,6 +1141,7 @@ class GroupCounts:
             "Raw counts of labels are never pickled. Pass the private answer on instead."
         )
 
+    @unseen(undrawn)
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
         """Count rows: (n,) groups, or (n, T) of several tables, and (n,) class codes, both
         checked."""
@@ -1172,6 +1176,7 @@ class RawSums(GroupCounts):
         super().__init__(n_features, n_classes)
         self._rows = 0
 
+    @unseen(undrawn)
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
         """Add rows: (n, d) features in whole units for the groups, and (n,) class codes, both
         checked."""

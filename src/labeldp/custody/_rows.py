@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,8 @@ class TableRows:
         Ids and units, as the caller gave them.
     n_rows : int
     column : PrivateColumn
+    index : Index of pandas, or None
+        That of the Series or frame that the labels were made from.
 
     Attributes
     ----------
@@ -47,12 +50,15 @@ class TableRows:
         there is a cap but no units.
     """
 
-    def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-        self.given, self.column, self.n_rows, self.explicit = (
+    def __init__(
+        self, given: RowIds, n_rows: int, column: PrivateColumn, index: Any = None
+    ) -> None:
+        self.given, self.column, self.n_rows, self.explicit, self.index = (
             given,
             column,
             n_rows,
             given.ids is not None,
+            index,
         )
         _check_columns(given, n_rows, column)
         ids = np.arange(n_rows) if given.ids is None else exact_array(given.ids)
