@@ -624,7 +624,7 @@ def unseen(
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
         @wraps(function)
-        def call(*given: Given.args, **named: Given.kwargs) -> Result:
+        def _call(*given: Given.args, **named: Given.kwargs) -> Result:
             problem: BaseException
             try:
                 return function(*given, **named)
@@ -637,7 +637,7 @@ def unseen(
             del given, named
             raise problem
 
-        return call
+        return _call
 
     return decorated
 
@@ -716,7 +716,7 @@ def index_of(table: Any) -> Any:
     return index if hasattr(index, "is_unique") else None
 
 
-def require_same_order(index: Any, of: str, **columns: Any) -> None:
+def require_same_order(index: Any, of: str, what: str, *columns: Any) -> None:
     """Refuse columns of pandas whose index is this one in another order: they would be taken by
     position.
 
@@ -724,20 +724,18 @@ def require_same_order(index: Any, of: str, **columns: Any) -> None:
     ----------
     index : Index, or None
         None refuses nothing.
-    of : str
-        What has it, for the message.
-    **columns
-        By the names of the arguments.
+    of, what : str
+        What has the index, and the argument that the columns are, for the message.
+    *columns
     """
-    for name, column in columns.items():
-        theirs = index_of(column)
+    for theirs in map(index_of, columns):
         if index is None or theirs is None or theirs.equals(index) or len(theirs) != len(index):
             continue
         if theirs.isin(index).all():
             raise InvalidInput(
-                f"Expected {name} in the order of {of}, got its index in another order. Write"
-                f" {name}.loc[index] with the index of {of}; if the rows are in one order all the"
-                f" same, {name}.to_numpy()."
+                f"Expected {what} in the order of {of}, got its index in another order. Write"
+                f" {what}.loc[index] with the index of {of}; if the rows are in one order all the"
+                f" same, {what}.to_numpy()."
             )
 
 

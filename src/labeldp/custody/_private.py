@@ -131,7 +131,8 @@ class PrivateLabels(Closed):
         given = given.beside(y, [*rows.columns, *units.columns])
         declared, self.inferred = classes_for(y, _declared(classes, range, points))
         codes, index = encode(y, declared), index_of(y)
-        require_same_order(index, "the labels", ids=rows.table, unit=units.table)
+        require_same_order(index, "the labels", "ids", *rows.columns)
+        require_same_order(index, "the labels", "unit", *units.columns)
         own = declared.name if isinstance(declared, LabelColumns) else given.label
         self.account = Account(
             dataset or "",
@@ -300,7 +301,7 @@ class PrivateLabels(Closed):
 
     __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
     __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = _refuse
-    __dlpack__ = __dlpack_device__ = _refuse
+    __dlpack__ = __dlpack_device__ = __delattr__ = _refuse
 
 
 @unseen(not_plain)
@@ -443,5 +444,6 @@ def _closed() -> WrongType:
         " PrivateLabels, which are closed. In a search or cross-validation: privatize once,"
         " noisy = labeldp.privatize(labels, law), and pass noisy. An encoder or a selection of"
         " features that needs labels goes inside: LabelDPClassifier(make_pipeline(encoder,"
-        " model)). For another process, make them anew there, with the same ids."
+        " model)). A net: labeldp.deep.TorchClassifier().fit(X, labels), or noisy.likelihood() in"
+        " a loop of yours. For another process, make them anew there, with the same ids."
     )

@@ -836,7 +836,7 @@ def together(X: Any, inputs: Inputs, noisy: Any, ids: ArrayLike | None) -> tuple
     """
     known = _ids_known(X, inputs)
     if ids is not None:
-        require_same_order(index_of(X), "X", ids=ids)
+        require_same_order(index_of(X), "X", "ids", ids)
         if known is not None and not np.array_equal(known, np.asarray(ids)):
             raise InvalidInput(
                 "Expected the ids of the rows that X has, got others than the dataset was matched"

@@ -186,7 +186,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
             )
         try:
             if sample_weight is not None:
-                require_same_order(index_of(X), "X", sample_weight=sample_weight)
+                require_same_order(index_of(X), "X", "sample_weight", sample_weight)
                 self._weights = sample_weight  # checked with X
             return super().fit(X, y, ids=ids)
         finally:

@@ -271,7 +271,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
         """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and
         the weights."""
-        require_same_order(index_of(X), "X", y=y, sample_weight=sample_weight)
+        require_same_order(index_of(X), "X", "sample_weight", sample_weight)
         if isinstance(y, NoisyLabels):
             if sample_weight is not None and ids is not None:
                 raise InvalidInput(
@@ -290,6 +290,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 " Privatize them: model.score(X, labeldp.privatize(labels, law)), which is"
                 " charged."
             )
+        require_same_order(index_of(X), "X", "y", y)
         predicted, truth = self.predict(X), text_array(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]

@@ -243,7 +243,7 @@ def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tupl
     """
     n_rows = X.shape[0]
     if ids is not None:
-        require_same_order(index_of(X), name, ids=ids)
+        require_same_order(index_of(X), name, "ids", *Named.of(ids).columns)
         places, noisy = matched_by_id(ids, n_rows, noisy)
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(
             noisy

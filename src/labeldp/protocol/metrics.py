@@ -1483,7 +1483,7 @@ class Scorer:
     ) -> Estimate:
         """Estimate the metric with its interval; parameters as for a call."""
         _require_rows(y)
-        require_same_order(index_of(X), "X", sample_weight=sample_weight)
+        require_same_order(index_of(X), "X", "sample_weight", sample_weight)
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
         elif (
