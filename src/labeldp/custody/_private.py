@@ -284,6 +284,8 @@ class PrivateLabels(Closed):
         return (len(self),)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "rows"):  # which an error has left unfinished
+            return "no labels"
         values = self.classes
         what = (
             f"numbers from {values.low:g} to {values.high:g}"
