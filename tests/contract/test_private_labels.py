@@ -322,7 +322,9 @@ def test_the_first_release_without_ids_says_that_no_repeat_is_known(
         assert not [each for each in told if "ids=" in str(each.message)]
         for dataset in ("e", "f"):
             ldp.privatize(closed(**given | {"dataset": dataset}), LAW)
-    assert [each.category for each in told if "ids=" in str(each.message)] == [ldp.RepeatWarning]
+    assert [each.category for each in told if "ids=" in str(each.message)] == [
+        ldp.errors.RepeatWarning
+    ]
 
 
 def test_features_do_not_keep_the_labels_alive() -> None:

@@ -48,20 +48,10 @@ class Planted(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class Open:
+class Open(np.ndarray):  # type: ignore[type-arg]
     """Raw labels that are not closed."""
 
-    def __init__(self, y: Any) -> None:
-        self.y = y
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return np.array(self.y)
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def spent(self) -> float:
-        return 0.0
+    spent = staticmethod(lambda: 0.0)
 
 
 def kinds(library: str) -> Iterator[type]:
@@ -154,4 +144,4 @@ def test_tracebacks_of_ipython_show_no_label(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_planted_reader_is_found() -> None:
-    assert readers([Planted()], Open) and not readers([Planted()], closed)
+    assert readers([Planted()], lambda y: y.view(Open)) and not readers([Planted()], closed)

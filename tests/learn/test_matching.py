@@ -114,16 +114,6 @@ def test_labels_put_into_the_order_of_ids_need_no_more_said(raw, tmp_path):
     assert fitted.score(*truth(raw, table)) > 0.95
 
 
-def test_a_named_index_vouches_for_the_order_or_speaks_against_it(raw, tmp_path):
-    table, path = released(raw, tmp_path, id="visit")
-    noisy, indexed = read_noisy(path), table.set_index("visit")[FEATURES]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LabelDPWarning)
-        assert model().fit(indexed, noisy).score(*truth(raw, table)) > 0.95
-    with pytest.raises(ldp.InvalidInput, match=r"ids=X\.index"):
-        model().fit(indexed.sort_index(), noisy)
-
-
 def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
     table, path = released(raw, tmp_path)
     with pytest.warns(LabelDPWarning, match=r"ids=range\(len\(X\)\)"):
@@ -134,20 +124,6 @@ def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
             model().fit(table[FEATURES], read_noisy(path), ids=range(N)).score(*truth(raw, table))
             > 0.95
         )
-
-
-def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(raw.y, classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0)),
-        ldp.RandomizedResponse(K, EPS),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LabelDPWarning)
-        model().fit(raw[FEATURES], noisy)
-        model().fit(raw[FEATURES][100:400], noisy[100:400])
-    noisy.save(tmp_path / "noisy.parquet")
-    with pytest.warns(LabelDPWarning, match="Pass ids="):
-        model().fit(raw[FEATURES], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"))
 
 
 # A score of few rows of which chance flipped none lies above 1, and its interval with it.
@@ -220,7 +196,11 @@ def test_noisy_labels_of_a_frame_know_its_index(raw):
 def test_ids_outlive_the_index(raw, tmp_path):
     noisy, X = in_memory(raw, ids=raw.visit), raw.set_index("visit")[FEATURES]
     noisy.save(tmp_path / "noisy.parquet")
-    for known in (ldp.NoisyLabels.load(tmp_path / "noisy.parquet"), noisy.by_id(raw.visit)):
+    saved, loaded = (
+        ldp.NoisyLabels.load(tmp_path / "noisy.parquet"),
+        released(raw, tmp_path, id="visit"),
+    )
+    for known in (saved, noisy.by_id(raw.visit), read_noisy(loaded[1]).by_id(raw.visit)):
         assert len(model().fit(X, known).noisy_labels_) == N
         with pytest.raises(ldp.InvalidInput, match=r"ids=X\.index"):
             model().fit(X.sort_index(), known)

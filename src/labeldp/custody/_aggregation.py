@@ -1011,7 +1011,10 @@ def _vote_of(
     changes one teacher.
     """
     n_classes = question.query.n_classes
-    constant = np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
+
+    def constant() -> NDArray[np.int64]:
+        return np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
+
     # by the machine or the user; raised below without the frames of the training
     stopped: BaseException | None = None
     try:
@@ -1022,16 +1025,16 @@ def _vote_of(
     except KeyboardInterrupt:
         stopped = KeyboardInterrupt()
     except BaseException:  # SystemExit, too, has a text
-        return constant
+        return constant()
     if stopped is not None:
         raise stopped
     good = (
-        votes.shape == constant.shape
+        votes.shape == asked.shape
         and votes.dtype.kind in "iu"
         and votes.min() >= 0
         and votes.max() < n_classes
     )
-    return votes.astype(np.int64) if good else constant
+    return votes.astype(np.int64) if good else constant()
 
 
 # Drawing and storing

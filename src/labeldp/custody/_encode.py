@@ -610,7 +610,8 @@ def converted(labels: Any) -> NDArray[Any]:
     return array
 
 
-Given, Result = ParamSpec("Given"), TypeVar("Result")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 def unseen(
@@ -819,15 +820,6 @@ class RowIds:
         if found.ndim == 0 or len(found) != n_rows:
             return n_rows
         return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
-
-    def require_public(self, column: str) -> None:
-        """Refuse the private column among ids and units, which enter public digests and row
-        sets."""
-        if column in self.columns:
-            raise InvalidInput(
-                f"Expected ids and units of public columns, got the label column {column!r} among"
-                " them. Leave it out."
-            )
 
 
 def require_public_columns(

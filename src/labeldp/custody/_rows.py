@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import SetDigest, exact_array, sortable, text_array
 from labeldp.custody._draw import public_words, question_words
-from labeldp.custody._encode import RowIds
+from labeldp.custody._encode import RowIds, require_public_columns
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput, LeftOutWarning, warn
 from labeldp.laws._base import Law
@@ -330,8 +330,7 @@ def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
     units."""
     if not n_rows:
         raise InvalidInput("Expected at least one label, got none.")
-    for name in column.columns:
-        given.require_public(name)
+    require_public_columns(given.columns, column.columns, "ids and units")
     for name, values in (("ids", given.ids), ("unit", given.unit)):
         if values is None:
             continue
