@@ -3,11 +3,9 @@
 
 import io
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -165,37 +163,3 @@ def test_a_planted_variable_is_found() -> None:
         return told(VIEWS["variables"], lambda: np.linalg.cholesky(-np.diag((y == "no") + 1.0)))
 
     assert show(Y) != show(Z)
-
-
-def interrupted(y: Any, at: int) -> None:
-    """Make labels, and interrupt the line of this number."""
-    lines = 0
-
-    def local(_: FrameType, event: str, __: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        if lines == at and event == "line":
-            raise KeyboardInterrupt
-        return local
-
-    def start(inside: FrameType, _: str, __: Any) -> Any:
-        return None if inside.f_code.co_filename == __file__ else local
-
-    before = sys.gettrace()
-    try:
-        sys.settrace(start)
-        closed(y)
-    finally:
-        sys.settrace(before)
-    raise LookupError("not interrupted, or nobody has heard")
-
-
-def test_an_interrupt_at_any_line_shows_no_label() -> None:
-    with pytest.raises(LookupError):
-        interrupted(Y, 0)  # what is loaded once is
-    shown = [
-        [told(VIEWS["variables"], partial(interrupted, y, at)) for y in (Y, Z)]
-        for at in range(3, 400, 7)  # at the first line nobody can hide them yet
-    ]
-    assert [of_y for of_y, _ in shown] == [of_z for _, of_z in shown]
-    assert sum(each[0].startswith("KeyboardInterrupt") for each in shown) > 30

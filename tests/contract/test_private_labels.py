@@ -310,23 +310,6 @@ def test_attributes_cannot_be_set() -> None:
     assert labels.dataset == "visits" and len(ldp.privatize(labels, LAW)) == N
 
 
-def test_the_first_release_without_ids_says_that_no_repeat_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labeldp.custody._request._told", set())
-    given = {"dataset": "d", "ledger": ldp.Ledger(tmp_path / "ledger.db")}
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        ldp.privatize(closed(ids=FRAME.visit, **given), LAW)
-        learner().set_params(epsilon=1.0).fit(X, closed(**given | {"dataset": "g"}))
-        assert not [each for each in told if "ids=" in str(each.message)]
-        for dataset in ("e", "f"):
-            ldp.privatize(closed(**given | {"dataset": dataset}), LAW)
-    assert [each.category for each in told if "ids=" in str(each.message)] == [
-        ldp.errors.RepeatWarning
-    ]
-
-
 def test_features_do_not_keep_the_labels_alive() -> None:
     features, labels = ldp.split_labels(FRAME, "paid", id="visit", range=(0, 6))
     numbers = features[["a", "b", "c"]].to_numpy()

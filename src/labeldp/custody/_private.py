@@ -370,8 +370,9 @@ def split_labels(
     out = [name for name in columns if name not in kept]
     # A copy: a part of the frame would keep the whole of it alive, labels included.
     X = frame.drop(columns=out).copy() if hasattr(frame, "iloc") else frame.drop(out)
+    y: Any = columns[label] if isinstance(label, str) else {name: columns[name] for name in names}
     labels = PrivateLabels(
-        columns[label] if isinstance(label, str) else {name: columns[name] for name in names},
+        y,
         classes=classes,
         range=range,
         points=points,
