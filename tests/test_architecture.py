@@ -53,25 +53,25 @@ ROOMS = {
     "aggregates": 670,
     "app": 1165,  # + 9: who makes closed labels says their facts
     "cli": 624,
-    "custody": 2381,  # + 7: errors of others while labels are closed are told anew
+    "custody": 2401,  # + 20: no frame that reads labels leaves; one check of orders
     "deep": 2673,  # + 17: labels are taken out of a Dataset, whose errors show none
-    "evidence": 521,
+    "evidence": 525,  # + 4: noisy labels keep the index
     "laws": 2688,  # the contract of laws came from the root
-    "learn": 3167,
+    "learn": 3169,  # + 2: weights in another order than X
     "ledger": 1702,
     "noise": 626,
     "papers": 1678,
-    "protocol": 1538,
+    "protocol": 1549,  # + 11: the index of noisy labels is compared
     "root": 694,
     "stats": 1222,
     "tables": 3820,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 25169,
-    "statements in tests": 26840,
+    "statements in src": 25205,
+    "statements in tests": 27050,
     "statements in benchmarks": 5839,  # + 36: labels are closed first; a table of README
-    "functions": 3496,
+    "functions": 3502,
     "raise statements": 1082,
     "numbers at module level": 612,
     "public callables with many parameters": 7,

@@ -1040,3 +1040,10 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
     assert counted == {"fsync": 12, "connect": 4}, (
         "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, charge, stages, settle"
     )
+
+
+def test_the_first_release_without_ids_says_once_that_no_repeat_is_known(ledger, monkeypatch):
+    monkeypatch.setattr("labeldp.custody._request._told", set())
+    with pytest.warns(ldp.errors.RepeatWarning, match="ids=") as told:
+        both = [ldp.privatize(closed(ledger, ids=None, dataset=name), RR) for name in "ef"]
+    assert len(told) == 1 and len(both) == 2

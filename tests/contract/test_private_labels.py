@@ -274,20 +274,40 @@ def test_a_choice_among_answers_has_no_units() -> None:
     assert units.spent() == 0.0
 
 
-@pytest.mark.parametrize("bad", [{"classes": ["no", "si"]}, {}, {"id": "bought"}, {"noise": 3}])
-def test_no_error_of_the_value_holds_labels_in_its_frames(bad: dict[str, Any]) -> None:
-    uneven = {"visit": FRAME.visit, "day": [1]}  # of which Arrow makes no table
-    for make in (
-        lambda: ldp.split_labels(FRAME, "bought", **{"id": "visit"} | bad),
-        lambda: ldp.PrivateLabels(FRAME.bought, **{n: v for n, v in bad.items() if n != "id"}),
-        lambda: closed(ids=uneven),
-    ):
-        with pytest.raises(ldp.InvalidInput) as caught:
-            make()
-        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-        shown = [frame.locals or {} for frame in told.stack if "/src/labeldp/" in frame.filename]
-        assert shown
-        assert not [text for each in shown for text in each.values() if text.count("yes") > 1]
+PUBLIC: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "score": ("labeldp.privatize", lambda model, y: model.score(X, y)),
+    "weights of a score": ("sample_weight", lambda model, y: model.score(X, FRAME.bought, y)),
+    "weights of a fit": ("sample_weight", lambda model, y: learner().fit(X, y, y)),
+    "metric": ("NoisyLabels", lambda model, y: ldp.metrics.roc_auc(y, np.ones(N), positive="no")),
+    "scorer": ("NoisyLabels", lambda model, y: ldp.metrics.make_scorer("accuracy")(model, X, y)),
+    "prior": ("closed", lambda model, y: ldp.privatize(y, ldp.AutoLaw(2, 1.0), prior=y)),
+    "prior of a fit": ("prior", lambda model, y: learner(prior=y).fit(X, y)),
+    "rates": ("class_prior", lambda model, y: learner(class_prior=y).fit(X, y)),
+    "features": ("the labels themselves", lambda model, y: learner().fit(y, y)),
+    "ids of a fit": ("the labels themselves", lambda model, y: learner().fit(X, y, ids=y)),
+    "ids": ("closed", lambda model, y: closed(ids=y)),
+    "rows": ("closed", lambda model, y: y.subset(y)),
+    "no column": ("Expected each named column", lambda *_: ldp.split_labels(FRAME, "a", id="vist")),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_labels_are_refused_where_public_values_belong(name: str) -> None:
+    labels, (said, act) = closed(), PUBLIC[name]
+    noisy = ldp.privatize(closed(), LAW)
+    with pytest.raises(ldp.InvalidInput, match=said):
+        act(learner().fit(X, noisy), labels)
+    assert labels.spent() == 0.0
+
+
+def test_attributes_cannot_be_set() -> None:
+    labels = closed(dataset="visits")
+    for name in (name for name in dir(labels) if name[:2] != "__"):
+        with pytest.raises(AttributeError, match="Make them anew"):
+            setattr(labels, name, "other")
+        with pytest.raises(TypeError, match="closed"):
+            delattr(labels, name)
+    assert labels.dataset == "visits" and len(ldp.privatize(labels, LAW)) == N
 
 
 def test_features_do_not_keep_the_labels_alive() -> None:

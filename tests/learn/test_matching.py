@@ -2,6 +2,7 @@
 """Rows of X meet their own noisy labels: by ids, by a named index, or by an order that something
 vouches for; else a warning says so."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -113,16 +114,6 @@ def test_labels_put_into_the_order_of_ids_need_no_more_said(raw, tmp_path):
     assert fitted.score(*truth(raw, table)) > 0.95
 
 
-def test_a_named_index_vouches_for_the_order_or_speaks_against_it(raw, tmp_path):
-    table, path = released(raw, tmp_path, id="visit")
-    noisy, indexed = read_noisy(path), table.set_index("visit")[FEATURES]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LabelDPWarning)
-        assert model().fit(indexed, noisy).score(*truth(raw, table)) > 0.95
-    with pytest.raises(ldp.InvalidInput, match=r"ids=X\.index"):
-        model().fit(indexed.sort_index(), noisy)
-
-
 def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
     table, path = released(raw, tmp_path)
     with pytest.warns(LabelDPWarning, match=r"ids=range\(len\(X\)\)"):
@@ -133,20 +124,6 @@ def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
             model().fit(table[FEATURES], read_noisy(path), ids=range(N)).score(*truth(raw, table))
             > 0.95
         )
-
-
-def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(raw.y, classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0)),
-        ldp.RandomizedResponse(K, EPS),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LabelDPWarning)
-        model().fit(raw[FEATURES], noisy)
-        model().fit(raw[FEATURES][100:400], noisy[100:400])
-    noisy.save(tmp_path / "noisy.parquet")
-    with pytest.warns(LabelDPWarning, match="Pass ids="):
-        model().fit(raw[FEATURES], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"))
 
 
 # A score of few rows of which chance flipped none lies above 1, and its interval with it.
@@ -184,3 +161,68 @@ def test_predictions_beside_a_release_in_its_own_order_are_warned_of(raw, tmp_pa
         with pytest.warns(LabelDPWarning, match=r"prediction belongs to which.*noisy\.by_id"):
             measure(noisy, predicted)
         measure(in_order, predicted)  # warnings are errors here
+
+
+def in_memory(raw, **more):
+    labels = ldp.PrivateLabels(raw.y, classes=range(K), noise=ldp.SeededNoise(0), **more)
+    return ldp.privatize(labels, ldp.RandomizedResponse(K, EPS))
+
+
+def test_noisy_labels_of_a_frame_know_its_index(raw):
+    raw = raw.sample(frac=1, random_state=0)
+    X, half = raw[FEATURES], raw.index < N // 2
+    noisy, rows = in_memory(raw), np.argsort(raw.x0.to_numpy())
+    fitted = model().fit(X, ldp.PrivateLabels(raw.y, classes=range(K), noise=ldp.SeededNoise(0)))
+    parts = ldp.evidence.concat([noisy[half], noisy[~half]])
+    cases = [
+        (X, noisy),
+        (X, fitted.noisy_labels_),
+        (X[half], noisy[half]),
+        (X.iloc[rows], noisy[rows]),
+        (X.iloc[5:9], noisy[5:9]),
+        (pd.concat([X[half], X[~half]]), parts),
+        (X, pickle.loads(pickle.dumps(noisy))),
+    ]
+    for table, known in cases:
+        for each in (table, table.to_numpy()):
+            assert len(model().fit(each, known).noisy_labels_) == len(known)
+        for other in (table.sort_values("x0", ascending=False), table.reset_index(drop=True)):
+            with pytest.raises(ldp.InvalidInput, match=r"labeldp\.split_labels.*ids=.*to_numpy"):
+                model().fit(other, known)
+    with pytest.raises(ldp.InvalidInput, match="index of the labels"):
+        fitted.score(X.sort_index(), noisy)
+
+
+def test_ids_outlive_the_index(raw, tmp_path):
+    noisy, X = in_memory(raw, ids=raw.visit), raw.set_index("visit")[FEATURES]
+    noisy.save(tmp_path / "noisy.parquet")
+    saved, loaded = (
+        ldp.NoisyLabels.load(tmp_path / "noisy.parquet"),
+        released(raw, tmp_path, id="visit"),
+    )
+    for known in (saved, noisy.by_id(raw.visit), read_noisy(loaded[1]).by_id(raw.visit)):
+        assert len(model().fit(X, known).noisy_labels_) == N
+        with pytest.raises(ldp.InvalidInput, match=r"ids=X\.index"):
+            model().fit(X.sort_index(), known)
+    by_ids = model().fit(X.sort_index(), noisy, ids=X.sort_index().index).noisy_labels_
+    assert len(model().fit(X.sort_index(), by_ids).noisy_labels_) == N
+
+
+def test_columns_in_another_order_than_x_are_refused(raw):
+    mixed, X = raw.sample(frac=1, random_state=0), raw[FEATURES]
+    noisy, weights = in_memory(raw, ids=raw.visit), mixed.x0.abs()
+    fitted = model().fit(X, noisy)
+    score = ldp.metrics.make_scorer("accuracy")
+    for what, act in {
+        "ids": lambda: model().fit(X, noisy, ids=mixed.visit),
+        "id": lambda: in_memory(raw, ids={"visit": mixed.visit}),
+        "unit": lambda: in_memory(raw, unit=mixed.visit),
+        "sample_weight": lambda: model().fit(X, noisy, weights),
+        "sample": lambda: fitted.score(X, raw.y, weights),
+        "weight": lambda: score(fitted, X, noisy, weights),
+        "y": lambda: fitted.score(X, mixed.y),
+    }.items():
+        with pytest.raises(ldp.InvalidInput, match=rf"{what}.*another order.*\.loc\["):
+            act()
+    assert 0 < fitted.score(X, raw.y, weights.loc[X.index]) <= 1
+    model().fit(X, noisy, weights.to_numpy())

@@ -24,7 +24,7 @@ from labeldp._hash import array_digest, digest
 from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, FeatureSums, Query, TeacherQuery, Tuning
 from labeldp.custody._counts import GroupCounts, RawSums
-from labeldp.custody._encode import Codes, require_closed
+from labeldp.custody._encode import Codes, require_closed, undrawn, unseen
 from labeldp.custody._private import PrivateLabels, opened
 from labeldp.custody._request import (
     REDRAW,
@@ -438,7 +438,10 @@ class TeacherQuestion(Question):
         still changes one teacher.
         """
         n_classes = self.query.n_classes
-        constant = np.full(len(self.queries), np.bincount(codes, minlength=n_classes).argmax())
+
+        def constant() -> NDArray[np.int64]:
+            return np.full(len(self.queries), np.bincount(codes, minlength=n_classes).argmax())
+
         # by the machine or the user; raised below without the frames of the training
         stopped: BaseException | None = None
         try:
@@ -451,16 +454,16 @@ class TeacherQuestion(Question):
         except KeyboardInterrupt:
             stopped = KeyboardInterrupt()
         except BaseException:  # SystemExit, too, has a text
-            return constant
+            return constant()
         if stopped is not None:
             raise stopped
         good = (
-            votes.shape == constant.shape
+            votes.shape == self.queries.shape
             and votes.dtype.kind in "iu"
             and votes.min() >= 0
             and votes.max() < n_classes
         )
-        return votes.astype(np.int64) if good else constant
+        return votes.astype(np.int64) if good else constant()
 
 
 _REGISTERED = GroupQuestion, SumsQuestion, BestQuestion, TeacherQuestion
@@ -657,6 +660,7 @@ def drawn_answer(
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
+@unseen(undrawn)
 def drawn(
     query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int
 ) -> NDArray[np.int64]:

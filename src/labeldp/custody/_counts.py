@@ -6,6 +6,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from labeldp.custody._encode import undrawn, unseen
+
 _CELLS_CHUNK = 1 << 18  # rows counted at a time: their cells (2 MB) stay in the cache
 
 
@@ -25,6 +27,7 @@ class GroupCounts:
             "Raw counts of labels are never pickled. Pass the private answer on instead."
         )
 
+    @unseen(undrawn)
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
         """Count rows: (n,) groups, or (n, T) of several tables, and (n,) class codes, both
         checked."""
@@ -59,6 +62,7 @@ class RawSums(GroupCounts):
         super().__init__(n_features, n_classes)
         self._rows = 0
 
+    @unseen(undrawn)
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
         """Add rows: (n, d) features in whole units for the groups, and (n,) class codes, both
         checked."""

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import SetDigest, text_array
+from labeldp.custody._encode import undrawn, unseen
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
@@ -179,7 +180,7 @@ def prepare_side(
     if not law.uses_prior:
         return {}
     side = {
-        name: np.empty((n_rows, *shape), kind)
+        name: np.zeros((n_rows, *shape), kind)  # not memory that labels have left
         for name, (kind, shape) in law.layout().items()
         if name != "output"
     }
@@ -223,6 +224,7 @@ def _batch(weights: ArrayLike, n_classes: int) -> NDArray[np.generic]:
     return as_prior(weights, n_classes)
 
 
+@unseen(undrawn)
 def draw(
     law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Mapping[str, Array]
 ) -> Array:

@@ -11,10 +11,11 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from numbers import Number
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -534,7 +535,7 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
                 else ""
             )
             raise InvalidInput(
-                f"Expected each declared label column once, got {own.count(lacking[0])} of the name"
+                f"Expected each named column once, got {own.count(lacking[0])} of the name"
                 f" {lacking[0]!r}.{near}"
             )
         if found is None:
@@ -609,12 +610,45 @@ def converted(labels: Any) -> NDArray[Any]:
     return array
 
 
-def retold(error: Exception) -> Exception:
-    """Make an error anew, without the frames and causes that hold raw labels.
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
-    The text of another library's error may hold labels, too: it becomes `not_plain`.
+
+def unseen(
+    instead: Callable[[], Exception],
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Decorate a function that reads raw labels: its errors, and an interrupt, are raised anew,
+    without the frames and causes whose variables hold labels.
+
+    The text of another library's error may hold labels, too: it becomes the error `instead`.
     """
-    return type(error)(str(error)) if isinstance(error, LabelDPError | Warning) else not_plain()
+
+    def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        @wraps(function)
+        def _call(*given: Given.args, **named: Given.kwargs) -> Result:
+            problem: BaseException
+            try:
+                return function(*given, **named)
+            except (LabelDPError, Warning) as error:
+                problem = type(error)(str(error))
+            except Exception:
+                problem = instead()
+            except BaseException as error:
+                problem = type(error)()
+            del given, named
+            raise problem
+
+        return _call
+
+    return decorated
+
+
+def undrawn() -> InvalidInput:
+    """Make the error for a sampler, or a count, that has raised one."""
+    return InvalidInput(
+        "Expected a sampler that draws from any labels, got one that raised an error, whose text"
+        " could tell labels. Try it on made-up ones: labeldp.testing.check_law."
+    )
 
 
 def not_plain() -> InvalidInput:
@@ -675,6 +709,35 @@ PLAIN = "id"
 
 Name = str | Sequence[str]
 """The name of a column, or the names of several."""
+
+
+def index_of(table: Any) -> Any:
+    """Return the index of a pandas Series or frame; None of anything else."""
+    index = getattr(table, "index", None)
+    return index if hasattr(index, "is_unique") else None
+
+
+def require_same_order(index: Any, of: str, what: str, *columns: Any) -> None:
+    """Refuse columns of pandas whose index is this one in another order: they would be taken by
+    position.
+
+    Parameters
+    ----------
+    index : Index, or None
+        None refuses nothing.
+    of, what : str
+        What has the index, and the argument that the columns are, for the message.
+    *columns
+    """
+    for theirs in map(index_of, columns):
+        if index is None or theirs is None or theirs.equals(index) or len(theirs) != len(index):
+            continue
+        if theirs.isin(index).all():
+            raise InvalidInput(
+                f"Expected {what} in the order of {of}, got its index in another order. Write"
+                f" {what}.loc[index] with the index of {of}; if the rows are in one order all the"
+                f" same, {what}.to_numpy()."
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -757,15 +820,6 @@ class RowIds:
         if found.ndim == 0 or len(found) != n_rows:
             return n_rows
         return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
-
-    def require_public(self, column: str) -> None:
-        """Refuse the private column among ids and units, which enter public digests and row
-        sets."""
-        if column in self.columns:
-            raise InvalidInput(
-                f"Expected ids and units of public columns, got the label column {column!r} among"
-                " them. Leave it out."
-            )
 
 
 def require_public_columns(

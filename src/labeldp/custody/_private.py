@@ -26,9 +26,12 @@ from labeldp.custody._encode import (
     column_names,
     columns_of,
     encode,
+    index_of,
     is_closed,
+    not_plain,
     require_public_columns,
-    retold,
+    require_same_order,
+    unseen,
 )
 from labeldp.custody._request import UNNAMED, Account, Memory, charged_names
 from labeldp.custody._rows import TableRows
@@ -99,13 +102,13 @@ class PrivateLabels(Closed):
     3 labels of 2 classes, closed; dataset 'visits'
     """
 
-    __slots__ = ("account", "index", "inferred", "rows")
+    __slots__ = ("account", "inferred", "rows")
 
     account: Account  # what is charged, and the source of the noise
-    rows: TableRows  # ids and units
+    rows: TableRows  # ids, units and index
     inferred: bool  # the classes were read off the labels
-    index: Any  # of the Series or frame that they were made from; None of anything else
 
+    @unseen(not_plain)
     def __init__(
         self,
         y: ArrayLike,
@@ -123,45 +126,26 @@ class PrivateLabels(Closed):
     ) -> None:
         if isinstance(y, PrivateLabels):
             raise _closed()
-        problem: Exception | None = None
-        try:
-            self._fill(
-                y,
-                _declared(classes, range, points),
-                column,
-                ids,
-                unit,
-                Account(
-                    dataset or "",
-                    "",
-                    max_rows_per_unit,
-                    ledger,
-                    noise,
-                    memory=Memory() if ledger is None and noise is None else None,
-                ),
-            )
-        except Exception as error:
-            problem = retold(error)
-        # Raised from here, without the frames that have read labels: a traceback with variables
-        # would show them.
-        del y
-        if problem is not None:
-            raise problem
-
-    def _fill(
-        self, y: Any, classes: Any, column: str | None, ids: Any, unit: Any, account: Account
-    ) -> None:
         rows, units = Named.of(ids), Named.of(unit)
         given = RowIds.of(rows.table, units.table, rows.names, units.names)
         given = given.beside(y, [*rows.columns, *units.columns])
-        declared, self.inferred = classes_for(y, classes)
-        codes = encode(y, declared)
+        declared, self.inferred = classes_for(y, _declared(classes, range, points))
+        codes, index = encode(y, declared), index_of(y)
+        require_same_order(index, "the labels", "ids", *rows.columns)
+        require_same_order(index, "the labels", "unit", *units.columns)
         own = declared.name if isinstance(declared, LabelColumns) else given.label
-        self.account = replace(account, column=column or own or UNNAMED)
-        self.index = _index_of(y)
-        self.rows = TableRows(given, len(codes), self.account.private_column(declared, given))
+        self.account = Account(
+            dataset or "",
+            column or own or UNNAMED,
+            max_rows_per_unit,
+            ledger,
+            noise,
+            memory=Memory() if ledger is None and noise is None else None,
+        )
+        private = self.account.private_column(declared, given)
+        self.rows = TableRows(given, len(codes), private, index)
         _CODES[self] = os.getpid(), codes, _weak(y)
-        if account.ledger is not None and not (self.dataset and (column or own)):
+        if ledger is not None and not (self.dataset and (column or own)):
             raise InvalidInput(
                 "Expected dataset= and column= with a ledger: the public names under which the"
                 " budget of these labels is kept."
@@ -170,10 +154,17 @@ class PrivateLabels(Closed):
     def __init_subclass__(cls) -> NoReturn:
         raise TypeError("PrivateLabels have no subclasses: theirs could open the labels.")
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, "rows"):  # the last one that is set
+            raise AttributeError(
+                f"Expected labels as they were made, got another {name}. Make them anew with it."
+            )
+        super().__setattr__(name, value)
+
     @property
     def facts(self) -> LabelFacts:
         """What is public, and not the ledger: enough to plan a fit in another process."""
-        return replace(self.account, ledger=None, memory=None), self.rows, self.inferred
+        return replace(self.account, ledger=None, memory=None), self.inferred, self.rows
 
     @property
     def noted(self) -> dict[str, object]:
@@ -210,6 +201,11 @@ class PrivateLabels(Closed):
         """Whether the rows have ids of their own."""
         return self.rows.explicit
 
+    @property
+    def index(self) -> Any:
+        """The index of the Series or frame that they were made from; None of anything else."""
+        return self.rows.index
+
     def require_public(self, columns: Any, role: str) -> None:
         """Refuse these labels' own column, or one that the ledger has charged as private, in a
         public role, as far as the names that columns carry tell.
@@ -220,13 +216,13 @@ class PrivateLabels(Closed):
         role : str
             What they are to be, such as "groups".
         """
-        made_from = _CODES[self][2]() if self in _CODES else None
-        if is_closed(columns) or (columns is not None and made_from is columns):
+        own = self in _CODES and columns is not None and _CODES[self][2]() is columns
+        if own or is_closed(columns):
             raise InvalidInput(f"Expected public columns as {role}, got the labels themselves.")
         names = column_names(columns)
-        own = {*self.rows.column.columns, self.rows.given.label}
+        private = {*self.rows.column.columns, self.rows.given.label}
         charged = charged_names(names, self.dataset, self.account.ledger)
-        require_public_columns(names, own | charged, role)
+        require_public_columns(names, private | charged, role)
 
     def spent(self) -> float:
         """Return the epsilon that one unit of these labels has spent: what the ledger has for their
@@ -271,8 +267,8 @@ class PrivateLabels(Closed):
         if memory is not None and not self.explicit_ids:
             memory = memory.of_some_rows()
         made.account, made.inferred = replace(self.account, memory=memory), self.inferred
-        made.index = None if self.index is None else self.index[chosen]
-        made.rows = TableRows(part, len(chosen), self.rows.column)
+        index = None if self.index is None else self.index[chosen]
+        made.rows = TableRows(part, len(chosen), self.rows.column, index)
         made.rows.ids = self.rows.ids[chosen]
         if self in _CODES:  # not beside the process that has the labels
             process, codes, _ = _CODES[self]
@@ -307,9 +303,10 @@ class PrivateLabels(Closed):
 
     __array__ = __iter__ = __getitem__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
     __dataframe__ = __arrow_c_array__ = __arrow_c_stream__ = _refuse
-    __dlpack__ = __dlpack_device__ = _refuse
+    __dlpack__ = __dlpack_device__ = __delattr__ = _refuse
 
 
+@unseen(not_plain)
 def split_labels(
     frame: Any,
     label: str | Sequence[str],
@@ -361,35 +358,6 @@ def split_labels(
     >>> X.columns.tolist(), labels.column
     (['age'], 'bought')
     """
-    problem: Exception
-    taken: dict[str, Any] = {}
-    try:
-        X, taken, index = _split(frame, label, id, unit, keep)
-        found = PrivateLabels(
-            taken["labels"],
-            classes=classes,
-            range=range,
-            points=points,
-            dataset=dataset,
-            column=label if isinstance(label, str) else None,
-            ids=taken["ids"],
-            unit=taken["unit"],
-            max_rows_per_unit=max_rows_per_unit,
-            ledger=ledger,
-            noise=noise,
-        )
-        found.index = index
-        return X, found
-    except Exception as error:
-        problem = retold(error)
-    del frame, taken  # which a traceback with variables would show
-    raise problem
-
-
-def _split(
-    frame: Any, label: Any, id: str | None, unit: str | None, keep: Sequence[str]
-) -> tuple[Any, dict[str, Any], Any]:
-    """Return the features, the columns of labels, ids and units, and the index."""
     names = [label] if isinstance(label, str) else list(label)
     roles = [name for name in (id, unit) if name is not None]
     kept = [keep] if isinstance(keep, str) else list(keep)
@@ -402,22 +370,32 @@ def _split(
     out = [name for name in columns if name not in kept]
     # A copy: a part of the frame would keep the whole of it alive, labels included.
     X = frame.drop(columns=out).copy() if hasattr(frame, "iloc") else frame.drop(out)
-    taken = {
-        "labels": columns[label] if isinstance(label, str) else {n: columns[n] for n in names},
-        "ids": None if id is None else {id: np.array(exact_array(columns[id]))},
-        "unit": None if unit is None else {unit: np.array(exact_array(columns[unit]))},
-    }
-    return X, taken, _index_of(frame)
+    y: Any = columns[label] if isinstance(label, str) else {name: columns[name] for name in names}
+    labels = PrivateLabels(
+        y,
+        classes=classes,
+        range=range,
+        points=points,
+        dataset=dataset,
+        column=label if isinstance(label, str) else None,
+        ids=None if id is None else {id: np.array(exact_array(columns[id]))},
+        unit=None if unit is None else {unit: np.array(exact_array(columns[unit]))},
+        max_rows_per_unit=max_rows_per_unit,
+        ledger=ledger,
+        noise=noise,
+    )
+    labels.rows.index = index_of(frame)
+    return X, labels
 
 
-LabelFacts = tuple[Account, TableRows, bool]
-"""Account without its ledger, rows, and whether the classes were read off the labels."""
+LabelFacts = tuple[Account, bool, TableRows]
+"""Account without its ledger, whether the classes were read off the labels, and rows."""
 
 
 def of_facts(facts: LabelFacts) -> PrivateLabels:
     """Make a value that has no labels, for processes that train beside the one that has them."""
     made = object.__new__(PrivateLabels)
-    (made.account, made.rows, made.inferred), made.index = facts, None
+    made.account, made.inferred, made.rows = facts
     return made
 
 
@@ -463,17 +441,12 @@ def _weak(y: Any) -> Callable[[], Any]:
         return type(None)
 
 
-def _index_of(y: Any) -> Any:
-    """Return the index of a pandas Series or frame; None of anything else."""
-    index = getattr(y, "index", None)
-    return index if hasattr(index, "is_unique") else None
-
-
 def _closed() -> WrongType:
     return WrongType(
         "Expected code that does not read labels, got some that asks for the values of"
         " PrivateLabels, which are closed. In a search or cross-validation: privatize once,"
         " noisy = labeldp.privatize(labels, law), and pass noisy. An encoder or a selection of"
         " features that needs labels goes inside: LabelDPClassifier(make_pipeline(encoder,"
-        " model)). For another process, make them anew there, with the same ids."
+        " model)). A net: labeldp.deep.TorchClassifier().fit(X, labels), or noisy.likelihood() in"
+        " a loop of yours. For another process, make them anew there, with the same ids."
     )

@@ -272,6 +272,17 @@ class Account:
                 )
             )
 
+    def warn_of_no_ids(self) -> None:
+        """Warn, once, that a ledger does not know rows without ids again."""
+        if self.ledger is not None and "no ids" not in _told:
+            _told.add("no ids")
+            warn(
+                RepeatWarning(
+                    "These labels have no ids, so a later call cannot be recognised as a repeat"
+                    " of this one: make them with ids=. (Said once.)"
+                )
+            )
+
 
 @dataclass(frozen=True)
 class Request:

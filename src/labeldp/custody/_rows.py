@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import SetDigest, exact_array, sortable, text_array
 from labeldp.custody._draw import public_words, question_words
-from labeldp.custody._encode import RowIds
+from labeldp.custody._encode import RowIds, require_public_columns
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput, LeftOutWarning, warn
 from labeldp.laws._base import Law
@@ -31,6 +32,8 @@ class TableRows:
         Ids and units, as the caller gave them.
     n_rows : int
     column : PrivateColumn
+    index : Index of pandas, or None
+        That of the Series or frame that the labels were made from.
 
     Attributes
     ----------
@@ -47,12 +50,15 @@ class TableRows:
         there is a cap but no units.
     """
 
-    def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
-        self.given, self.column, self.n_rows, self.explicit = (
+    def __init__(
+        self, given: RowIds, n_rows: int, column: PrivateColumn, index: Any = None
+    ) -> None:
+        self.given, self.column, self.n_rows, self.explicit, self.index = (
             given,
             column,
             n_rows,
             given.ids is not None,
+            index,
         )
         _check_columns(given, n_rows, column)
         ids = np.arange(n_rows) if given.ids is None else exact_array(given.ids)
@@ -324,8 +330,7 @@ def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
     units."""
     if not n_rows:
         raise InvalidInput("Expected at least one label, got none.")
-    for name in column.columns:
-        given.require_public(name)
+    require_public_columns(given.columns, column.columns, "ids and units")
     for name, values in (("ids", given.ids), ("unit", given.unit)):
         if values is None:
             continue

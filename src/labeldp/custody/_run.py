@@ -26,7 +26,7 @@ from labeldp.custody._draw import (
     law_per_row,
     prepare_side,
 )
-from labeldp.custody._encode import require_closed
+from labeldp.custody._encode import require_closed, undrawn, unseen
 from labeldp.custody._private import PrivateLabels, opened
 from labeldp.custody._request import (
     REDRAW,
@@ -165,6 +165,8 @@ def privatize(
     )
     # Every invalid argument was refused above. From here on epsilon may be spent.
     account.check()
+    if not rows.explicit:
+        account.warn_of_no_ids()
     with charged_run(request, account, labels, REDRAW) as run:
         return run.draw_with_side(np.arange(len(labels)), law, used, side, name)
 
@@ -373,7 +375,12 @@ class Run:
         self._charge.answers[stage] = noisy
         if self._store:
             self._store.save_noisy(stage, noisy)
-        return noisy
+        return self._indexed(noisy, rows)
+
+    def _indexed(self, noisy: NoisyLabels, rows: NDArray[np.integer]) -> NoisyLabels:
+        """Note the index of the rows that were drawn, where the labels have one."""
+        index = self._rows.index
+        return noisy if index is None else derived(noisy, index=index[rows])
 
     def _claim_stage(
         self,
@@ -526,7 +533,7 @@ class Run:
             blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks),
             order="labels",
         )
-        return _reorder(noisy, self._rows.ids[rows])
+        return self._indexed(_reorder(noisy, self._rows.ids[rows]), rows)
 
     def _within_cap(self) -> NDArray[np.bool_]:
         """Choose the rows within their unit's cap, or load the choice of an earlier attempt: (n,)
@@ -586,6 +593,7 @@ def charged_run(
 
     rows = labels.rows
 
+    @unseen(undrawn)
     def pin_of(secret: RunSecret) -> str:
         pin = Pin(secret.key("pin"))
         pin.update(rows.blocks(secret), opened(labels))

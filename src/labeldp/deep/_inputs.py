@@ -39,17 +39,18 @@ from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
 from labeldp._hash import exact_array
-from labeldp.custody._encode import is_closed
+from labeldp.custody._encode import index_of, is_closed, require_same_order
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._matching import (
+    check_count,
     in_order,
     matched_by_id,
     positions_of,
-    require_own_rows,
     require_public_ids,
     require_same_rows,
+    same_index,
     warn_of_order,
 )
 
@@ -835,6 +836,7 @@ def together(X: Any, inputs: Inputs, noisy: Any, ids: ArrayLike | None) -> tuple
     """
     known = _ids_known(X, inputs)
     if ids is not None:
+        require_same_order(index_of(X), "X", "ids", ids)
         if known is not None and not np.array_equal(known, np.asarray(ids)):
             raise InvalidInput(
                 "Expected the ids of the rows that X has, got others than the dataset was matched"
@@ -844,9 +846,11 @@ def together(X: Any, inputs: Inputs, noisy: Any, ids: ArrayLike | None) -> tuple
         same = np.array_equal(places, np.arange(len(inputs)))
         return (inputs if same else inputs.take(torch.from_numpy(places))), in_order(noisy)
     if is_closed(noisy):
-        require_own_rows(X, len(inputs), noisy)
-        return inputs, noisy
-    require_same_rows(len(inputs), noisy)
+        check_count(len(noisy), len(inputs))
+    else:
+        require_same_rows(len(inputs), noisy)
+    if same_index(X, noisy) or is_closed(noisy):
+        return inputs, in_order(noisy)
     if known is None:
         # A Dataset need not be in the order in which the labels were privatized.
         warn_of_order(noisy, own=not isinstance(X, Dataset | DataLoader | Streamed))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from labeldp.custody._encode import retold
+from labeldp.custody._encode import not_plain, unseen
 from labeldp.custody._private import PrivateLabels
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
@@ -37,6 +37,7 @@ class InputsOf(Dataset[Any]):
         return item[0] if isinstance(item, tuple | list) else item
 
 
+@unseen(not_plain)
 def split_labels(
     items: Any,
     label_of: Callable[[Any], object] | None = None,
@@ -103,24 +104,20 @@ def split_labels(
             f"Expected a map-style Dataset, got {type(items).__name__}, whose items have no places."
             " Make the labels with labeldp.PrivateLabels."
         )
-    try:
-        labels = PrivateLabels(
-            _labels_of(items, label_of),
-            classes=classes,
-            range=range,
-            points=points,
-            dataset=dataset,
-            column=column,
-            ids=ids,
-            unit=unit,
-            max_rows_per_unit=max_rows_per_unit,
-            ledger=ledger,
-            noise=noise,
-        )
-        return InputsOf(items), labels
-    except Exception as error:
-        problem = retold(error)
-    raise problem  # without the frames that have read labels
+    labels = PrivateLabels(
+        _labels_of(items, label_of),
+        classes=classes,
+        range=range,
+        points=points,
+        dataset=dataset,
+        column=column,
+        ids=ids,
+        unit=unit,
+        max_rows_per_unit=max_rows_per_unit,
+        ledger=ledger,
+        noise=noise,
+    )
+    return InputsOf(items), labels
 
 
 def _labels_of(items: Any, label_of: Callable[[Any], object] | None) -> Any:

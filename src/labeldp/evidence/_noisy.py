@@ -142,6 +142,8 @@ class NoisyLabels:
     order : str
         The order of the rows: "labels", that of the labels as they were given; "file", that of the
         file they were read from; "drawn", that of a released table, whose rows were shuffled.
+    index : Index of pandas, or None
+        That of the Series or frame whose labels were privatized; a file does not keep it.
 
     Notes
     -----
@@ -161,6 +163,7 @@ class NoisyLabels:
     explicit_ids: bool = False
     behind: tuple[Receipt, ...] = ()
     order: str = "labels"
+    index: Any = None
     _drawn: bool = field(default=False, init=False)  # so that `dataclasses.replace` drops it
 
     def __post_init__(self) -> None:
@@ -340,7 +343,8 @@ class NoisyLabels:
             block.at(at[at >= 0], np.flatnonzero(at >= 0))
             for block, at in zip(self.blocks, found, strict=True)
         )
-        return derived(self, n_rows=len(wanted), blocks=blocks, ids=self.ids[wanted])
+        index = None if self.index is None else self.index[wanted]
+        return derived(self, n_rows=len(wanted), blocks=blocks, ids=self.ids[wanted], index=index)
 
     def column(self, name: str) -> NoisyLabels:
         """Read what these labels of several columns tell about one of them; also noisy[name].
@@ -408,7 +412,7 @@ class NoisyLabels:
                 f" {wanted[missing[0]]!r}. Leave them out, or give the ids that were given when the"
                 " labels were privatized."
             )
-        return derived(self[found], order="labels")
+        return derived(self[found], order="labels", index=None)
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         if isinstance(rows, slice):
@@ -1073,8 +1077,10 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
     # the least reliable order holds for the whole
     order = max((part.order for part in parts), key=ORDERS.index)
     explicit = all(part.explicit_ids for part in parts)
+    indices = [part.index for part in parts]
+    index = None if any(each is None for each in indices) else indices[0].append(indices[1:])
     whole = NoisyLabels(
-        int(starts[-1]), first.classes, _merged(blocks), ids, explicit, behind, order
+        int(starts[-1]), first.classes, _merged(blocks), ids, explicit, behind, order, index
     )
     return as_drawn(whole) if all(part._drawn for part in parts) else whole
 

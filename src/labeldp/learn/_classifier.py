@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
+from labeldp.custody._encode import index_of, require_same_order
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
@@ -185,6 +186,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
             )
         try:
             if sample_weight is not None:
+                require_same_order(index_of(X), "X", "sample_weight", sample_weight)
                 self._weights = sample_weight  # checked with X
             return super().fit(X, y, ids=ids)
         finally:

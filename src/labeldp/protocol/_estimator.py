@@ -31,11 +31,13 @@ from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
     column_names,
+    index_of,
     is_closed,
     require_closed,
     require_public_columns,
+    require_same_order,
 )
-from labeldp.errors import InvalidInput, UnmeasuredWarning, warn
+from labeldp.errors import InvalidInput, UnmeasuredWarning, WrongType, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid
@@ -269,6 +271,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
         """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and
         the weights."""
+        require_same_order(index_of(X), "X", "sample_weight", sample_weight)
         if isinstance(y, NoisyLabels):
             if sample_weight is not None and ids is not None:
                 raise InvalidInput(
@@ -281,6 +284,13 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 metrics.warn_of_seen_rows(y, self._learned)
             y, predicted, weights = metrics.rows_to_score(y, self.predict(X), sample_weight)
             return predicted, y, weights
+        if is_closed(y):
+            raise WrongType(
+                "Expected public true labels or NoisyLabels to score by, got PrivateLabels."
+                " Privatize them: model.score(X, labeldp.privatize(labels, law)), which is"
+                " charged."
+            )
+        require_same_order(index_of(X), "X", "y", y)
         predicted, truth = self.predict(X), text_array(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]

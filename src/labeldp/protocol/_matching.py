@@ -14,8 +14,10 @@ from labeldp._hash import exact_array
 from labeldp.custody._encode import (
     Named,
     column_names,
+    index_of,
     is_closed,
     require_public_columns,
+    require_same_order,
 )
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
@@ -137,7 +139,10 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
             require_public_ids(columns, noisy)
     places = positions_of(exact_array(named.table), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
-    return places[order], noisy.subset(order) if closed else noisy[order]
+    found = noisy.subset(order) if closed else derived(noisy[order], index=None)
+    if closed:
+        found.rows.index = None  # X's may be another one
+    return places[order], found
 
 
 def require_public_ids(ids: Any, noisy: NoisyLabels) -> None:
@@ -201,18 +206,19 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     )
 
 
-def require_own_rows(X: Any, n_rows: int, labels: "PrivateLabels") -> None:
-    """Refuse X of another number of rows than the PrivateLabels beside it, and a data frame whose
-    index is another one, or has another order, than theirs."""
-    check_count(len(labels), n_rows)
-    mine, theirs = getattr(X, "index", None), labels.index
-    if theirs is None or not hasattr(mine, "is_unique") or theirs.equals(mine):
-        return
+def same_index(X: Any, labels: "PrivateLabels | NoisyLabels", name: str = "X") -> bool:
+    """Tell whether X and labels have one index; refuse a data frame whose index is another one, or
+    has another order, than that of the labels."""
+    mine, theirs = index_of(X), labels.index
+    if mine is None or theirs is None:
+        return False
+    if theirs.equals(mine):
+        return True
     raise InvalidInput(
-        "Expected X with the index of the labels, got rows that were sorted, filtered or joined"
-        " since, or that have another index. Nothing was charged. Make both from one frame"
-        " (labeldp.split_labels), or pass ids= of X's rows; if row i of X is that of label i all"
-        " the same, pass X.to_numpy()."
+        f"Expected {name} with the index of the labels, got rows that were sorted, filtered or"
+        " joined since, or that have another index. Nothing was charged. Make both from one frame"
+        f" (labeldp.split_labels), or pass ids= of {name}'s rows; if row i of {name} is that of"
+        f" label i all the same, pass {name}.to_numpy()."
     )
 
 
@@ -237,14 +243,17 @@ def together(X: Any, noisy: Any, ids: ArrayLike | None, name: str = "X") -> tupl
     """
     n_rows = X.shape[0]
     if ids is not None:
+        require_same_order(index_of(X), name, "ids", *Named.of(ids).columns)
         places, noisy = matched_by_id(ids, n_rows, noisy)
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(
             noisy
         )
     if is_closed(noisy):
-        require_own_rows(X, n_rows, noisy)
-        return X, noisy
-    require_same_rows(n_rows, noisy, name)
+        check_count(len(noisy), n_rows)
+    else:
+        require_same_rows(n_rows, noisy, name)
+    if same_index(X, noisy, name) or is_closed(noisy):
+        return X, in_order(noisy)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
     # Only a named index counts: it was made from a column, while a nameless one numbers rows.
     known = None if getattr(index, "name", None) is None else np.asarray(index)

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import public_hash, text_array
-from labeldp.custody._encode import encode
+from labeldp.custody._encode import encode, index_of, require_same_order
 from labeldp.errors import (
     InvalidInput,
     LabelDPWarning,
@@ -1483,6 +1483,7 @@ class Scorer:
     ) -> Estimate:
         """Estimate the metric with its interval; parameters as for a call."""
         _require_rows(y)
+        require_same_order(index_of(X), "X", "sample_weight", sample_weight)
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
         elif (
