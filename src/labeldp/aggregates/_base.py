@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -118,10 +118,11 @@ class Query(ABC):
 
     def about(self, n_classes: int, groups: "ArrayLike") -> Self:
         """Fill in the numbers of classes and groups, where they were left out."""
-        query = self if self.n_classes is not None else replace(self, n_classes=n_classes)
-        if query.n_groups is not None:
-            return query
-        return replace(query, n_groups=int(check_groups(groups, LARGEST_TABLE).max(initial=0)) + 1)
+        missing = [name for name in ("n_classes", "n_groups") if getattr(self, name) is None]
+        filled: dict[str, Any] = {"n_classes": n_classes}
+        if "n_groups" in missing:
+            filled["n_groups"] = int(check_groups(groups, LARGEST_TABLE).max(initial=0)) + 1
+        return replace(self, **{name: filled[name] for name in missing})
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By

@@ -722,7 +722,8 @@ class Ledger:
             )
             if together:
                 raise InvalidInput(
-                    f"Expected one column, got {column!r}, the names of {len(together[0].receipt.columns)}"
+                    f"Expected one column, got {column!r}, the names of"
+                    f" {len(together[0].receipt.columns)}"
                     " columns that were charged together. Ask for one of them, or for what was"
                     f" spent on all: spent({dataset!r}, {list(together[0].receipt.columns)!r})."
                 )
