@@ -290,7 +290,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     ----------
     estimator : classifier or pipeline, default=None
         None: histogram gradient boosting, which takes columns of text, categories and dates, and
-        gaps. The estimator is cloned and trained on class codes 0..K-1.
+        gaps; of a column the most frequent categories, the rarer ones as one. The estimator is
+        cloned and trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     stages : int >= 1, or sequence of floats > 0, default=1

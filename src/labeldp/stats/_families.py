@@ -74,13 +74,6 @@ class Cells(ABC):
     def probabilities(self, eta: Floats) -> Floats:
         return np.asarray(np.diff(self._function(eta)[0], axis=1, prepend=0.0, append=1.0))
 
-    def means(self, eta: Floats, points: Floats) -> tuple[Floats, Floats]:
-        """Compute the mean of the rounded outcome, (n,), and its gradient in the predictors, (n,
-        q), from the points (K,)."""
-        value, slope, _ = self._function(eta)
-        gaps = np.diff(points)
-        return np.asarray(points[-1] - value @ gaps), -np.einsum("b,nbq->nq", gaps, slope)
-
     def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
         value, slope, bend = self._function(eta)
         # sum_y L_y (F_y - F_(y-1)) = L_K + sum over borders of F_b (L_b - L_(b+1))

@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import ndtr
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
+from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
@@ -138,18 +138,6 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
         found = _of_bits(noisy) if bits.all() else _together(noisy, bits)
     if weights and np.abs(_contrasts(len(found.known)) - found.known).max() > 1e-6:
         return weights
-    asked = [block for block in noisy.blocks if asked_by_prior(block)]
-    if asked:
-        laws = ", ".join(sorted({block.law.name for block in asked}))
-        warn(
-            PriorQuestionsWarning(
-                f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so"
-                " this figure takes it that within each group the prior does not tell rows apart."
-                " That holds if no prior was given, or one for all rows, or one a group. If a model"
-                " made it, use noisy.measurable (the rows of a first stage), or a regression on"
-                " these features."
-            )
-        )
     return found
 
 
@@ -489,9 +477,11 @@ def frequencies(
     place of rows if units are given. With m intervals each has confidence c^(1/m): exact for groups
     without common units, and never too little (in the normal limit) for any dependence. Where a law
     has no unbiased estimator for each question, estimates are weighted least squares of bits
-    (PriorSplit, Threshold) or maximum-likelihood ones (and a warning says what that assumes if a
-    prior asked). Where rows are too few for these, unbiased weights are taken, if the law has some
-    over its questions (Threshold); else the value is NaN.
+    (PriorSplit, Threshold) or maximum-likelihood ones. Both take it that within each group the
+    prior by which rows were asked does not tell rows apart: that holds without a prior, or with one
+    for all rows, or one a group. If a model made it, use `noisy.measurable` (the rows of a first
+    stage), or `regress` on the features of the model. Where rows are too few for these, unbiased
+    weights are taken, if the law has some over its questions (Threshold); else the value is NaN.
 
     Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
 
