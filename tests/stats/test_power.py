@@ -6,7 +6,6 @@ Labels and noise are seeded, so that every run has the same result. Of other see
 bounds of this file together fail in at most 1e-6: four powers in 8e-7, five variances in 2e-7.
 """
 
-
 import numpy as np
 import pytest
 from scipy.stats import binom

@@ -143,7 +143,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
         sample_weight: ArrayLike | None = None,
         *,
         ids: ArrayLike | None = None,
-        **others: object,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
@@ -162,8 +161,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
             Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their
             mean is from 1e-9 to 1e9. They must not depend on these labels. Which labels are drawn,
             at what cost, and the estimates from held-out rows do not change.
-        **others
-            None: arguments of other libraries, such as eval_set, are refused by name.
 
         Returns
         -------
@@ -175,14 +172,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
             For any fault of X, y, the estimator or the settings, before anything is charged; with
             several targets also for a filter.
         """
-        if others:
-            raise WrongType(
-                f"Expected X, y, sample_weight or ids, got {next(iter(others))}=. None of"
-                " them is passed on to the estimator, whose settings are parameters of its own,"
-                " also how many rounds boosting waits. Labels of rows that end a training would be"
-                " read without noise: early stopping takes noisy labels of held-out rows by itself"
-                " (validation_fraction)."
-            )
         try:
             if sample_weight is not None:
                 self._weights = sample_weight  # checked with X

@@ -175,9 +175,7 @@ class ClusterEstimator(CuratorEstimator):
         self.receipts_, self._learned = (asked.answer.receipt,), None
         # A repeat gets the stored centres, since clusters found again may differ by rounding from
         # those that were asked about.
-        found = plan.as_asked(asked).found
-        assert isinstance(found, Clusters)
-        self.clusters_ = found
+        self.clusters_: Clusters = plan.as_asked(asked).found
         self._learn(inputs, asked.groups)
 
     def _require_estimator(self) -> None:

@@ -598,7 +598,6 @@ class ClusterPrior(BaseEstimator):
             random_state=self.random_state,
         )
         if _validate.boolean(linear=self.linear):
-            assert isinstance(plan.found, Clusters)
             plan = replace(plan, found=LinearClusters(plan.found.embedder, plan.found.centres, X))
         return plan
 

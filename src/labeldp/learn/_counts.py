@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from labeldp import _validate
 from labeldp._hash import exact_array
 from labeldp.aggregates import Aggregate, Marginals
-from labeldp.custody._encode import column_names, require_public_columns
+from labeldp.custody._encode import column_names
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._clusters import learner_of_counts
@@ -41,9 +41,8 @@ from labeldp.learn._corrections import (
 )
 from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
-from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol._matching import require_public_beside, row_count, take, together
 from labeldp.protocol.metrics import warn_of_constant
-from labeldp.receipt import private_names
 
 Level = object
 Cell = tuple[Level, ...]
@@ -745,12 +744,8 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         listed = _listed(tables)
         classes = self._classes(listed, released)
         if released is not None:
-            private = private_names((*released[1].receipts, *released[1].behind))
-            require_public_columns(
-                [name for frame in (X, rows, released[0]) for name in column_names(frame)],
-                private,
-                "features",
-            )
+            for frame in (X, rows, released[0]):
+                require_public_beside(released[1], frame, "features")
         public = X if rows is None else rows
         if not column_names(public):
             raise InvalidInput(

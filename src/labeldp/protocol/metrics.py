@@ -305,26 +305,7 @@ def log_loss(
     return _mean(noisy, losses, weights, confidence, most=float(losses.max()), constant=entropy)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The accuracy and log-loss of a model, next to those of a constant prediction on the same
-    rows: the class frequencies.
-
-    Attributes
-    ----------
-    accuracy, log_loss : Estimate
-    baseline_accuracy, baseline_log_loss : Estimate
-        Of the constant prediction. If a class is rare, the constant is nearly always right, and
-        only the log-loss shows a better model.
-    """
-
-    accuracy: Estimate
-    log_loss: Estimate
-    baseline_accuracy: Estimate
-    baseline_log_loss: Estimate
-
-
-def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
+def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> dict[str, Estimate]:
     """Measure a model, and the constant prediction with these class frequencies: accuracy and
     log-loss of both.
 
@@ -334,6 +315,12 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     proba : (n, K) array
     frequencies : (K,) array
         Class frequencies of the model's training rows, from `likeliest_frequencies`.
+
+    Returns
+    -------
+    dict of str to Estimate
+        "accuracy", "log_loss", "baseline_accuracy", "baseline_log_loss". If a class is rare, the
+        constant is nearly always right, and only the log-loss shows a better model.
 
     Warns
     -----
@@ -356,12 +343,11 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         "the class frequencies",
     )
     each_row = np.ones(len(noisy))
-    return Judgement(
-        *(
-            _mean(noisy, each, each_row, 0.95, most=float(each.max()), constant=None)
-            for each in losses
-        )
-    )
+    names = ("accuracy", "log_loss", "baseline_accuracy", "baseline_log_loss")
+    return {
+        name: _mean(noisy, each, each_row, 0.95, most=float(each.max()), constant=None)
+        for name, each in zip(names, losses, strict=True)
+    }
 
 
 def warn_of_worse_than_constant(

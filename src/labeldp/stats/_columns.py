@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
-from labeldp.custody._encode import column_names, is_missing, require_public_columns
+from labeldp.custody._encode import is_missing
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._matching import together
-from labeldp.receipt import private_names
+from labeldp.protocol._matching import require_public_beside, together
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -154,9 +153,7 @@ def require_public(column: object, name: str, noisy: NoisyLabels | None = None) 
             " (labeldp.LabelColumns): labeldp.stats.frequencies(noisy)."
         )
     if noisy is not None:
-        require_public_columns(
-            column_names(column), private_names((*noisy.receipts, *noisy.behind)), name
-        )
+        require_public_beside(noisy, column, name)
 
 
 def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) -> Levels:

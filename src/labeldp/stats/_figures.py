@@ -4,7 +4,7 @@ between groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -499,7 +499,7 @@ def frequencies(
     True
     """
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
-    return _figures(rows, np.eye(noisy.n_classes), noisy.classes, confidence, simultaneous)
+    return figures_of(rows, np.eye(noisy.n_classes), noisy.classes, confidence, simultaneous)
 
 
 def mean(
@@ -551,7 +551,7 @@ def mean(
     """
     numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
-    return _figures(rows, numbers[None], ("mean",), confidence, simultaneous)
+    return figures_of(rows, numbers[None], ("mean",), confidence, simultaneous)
 
 
 def quantiles(
@@ -610,7 +610,7 @@ def quantiles(
     below[:, order] = np.tri(len(order))
     g = len(rows.groups.values)
     each = _each(rows, confidence, len(wanted), simultaneous)
-    curve = _figures(rows, below, tuple(points.tolist()), each, False)
+    curve = figures_of(rows, below, tuple(points.tolist()), each, False)
     cells = np.full((3, g, len(wanted)), np.nan)
     for i in range(g):
         for j, level in enumerate(wanted):
@@ -659,13 +659,13 @@ def _each(rows: Rows, confidence: float, count: int, simultaneous: bool) -> floa
     return float(asked ** (1 / max(1, filled * count))) if simultaneous else asked
 
 
-def _figures(
+def figures_of(
     rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool
 ) -> Figures:
     """Estimate the means of numbers (J, K) in each group."""
     _validate.boolean(simultaneous=simultaneous)
     _require_told(rows.noisy, numbers)
-    members = list(each_group(rows))
+    members = members_of(rows)
     cells, n_rows = (
         np.empty((4, len(members), len(numbers))),
         np.array([len(mine) for mine in members], np.int64),
@@ -673,7 +673,7 @@ def _figures(
     each = _each(rows, confidence, len(numbers), simultaneous)
     for i, mine in enumerate(members):
         cells[:, i] = _estimates(
-            _part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each
+            rows.noisy[mine], None if rows.units is None else rows.units[mine], numbers, each
         )
     low, high = float(numbers.min()), float(numbers.max())
     value, bottom, top, stderr = cells
@@ -710,10 +710,6 @@ def _require_told(noisy: NoisyLabels, numbers: Floats) -> None:
             " row about one column. Estimate each column, noisy[name], or release with split"
             " 'joint' or 'equal' to estimate combinations."
         )
-
-
-def _part(rows: Rows, members: Codes) -> NoisyLabels:
-    return rows.noisy if len(members) == len(rows.noisy) else rows.noisy[members]
 
 
 def _estimates(
@@ -866,14 +862,14 @@ def difference(
 
 def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     first, second = pair = _two(rows.groups)
-    members = [np.flatnonzero(rows.groups.codes == i) for i in range(2)]
+    members = members_of(rows)
     for group, mine in zip(pair, members, strict=True):
         if not len(mine):
             raise InvalidInput(
                 f"Expected rows with evidence in both groups, got none in {group!r}."
             )
     z = quantile(confidence)
-    parts = [contributions_of(_part(rows, mine)) for mine in members]
+    parts = [contributions_of(rows.noisy[mine]) for mine in members]
     sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
         values = part.table @ numbers
@@ -1059,7 +1055,6 @@ def sum_by(table: Floats, units: Codes) -> Floats:
     return np.asarray(np.add.reduceat(table[order], starts, axis=0))
 
 
-def each_group(rows: Rows) -> Iterator[Codes]:
-    """Yield the positions of the rows of each group."""
-    for i in range(len(rows.groups.values)):
-        yield np.flatnonzero(rows.groups.codes == i)
+def members_of(rows: Rows) -> list[Codes]:
+    """List the positions of the rows of each group."""
+    return [np.flatnonzero(rows.groups.codes == i) for i in range(len(rows.groups.values))]

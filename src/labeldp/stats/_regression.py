@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from labeldp import _validate
 from labeldp.errors import InvalidInput, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._statistics import number_text, quantile
+from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -262,8 +262,7 @@ def regress(
         Some coefficients have no finite estimate, as with perfectly separated classes: they are
         returned with infinite standard errors. These are coefficients that grow without bound, and
         those that the others, grown so far, leave open: ten standard errors to either side change
-        the likelihood by less than chance does. Or the outputs tell of a linear model's scale no
-        more than as many rows as it has coefficients would without noise.
+        the likelihood by less than chance does.
 
     Notes
     -----
@@ -429,15 +428,6 @@ def _likeliest(
     rows = (
         float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
     )
-    if rows is not None and not lost.any() and rows <= len(design.names):
-        warn(
-            SeparationWarning(
-                f"The {len(noisy)} outputs tell of the scale of the linear model's errors what"
-                f" {number_text(rows)} rows without noise would, too few for {len(design.names)}"
-                " coefficients. Their intervals are the whole range. Leave columns out or use more"
-                " rows."
-            )
-        )
     profile = Profile(
         problem,
         found,
