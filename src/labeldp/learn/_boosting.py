@@ -434,9 +434,6 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         # nothing changes
         return min(made, int(best or made))
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "estimator_")
-
     def __sklearn_tags__(self) -> Any:
         return taking_inputs_of(self.estimator, super().__sklearn_tags__())
 

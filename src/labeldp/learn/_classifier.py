@@ -72,7 +72,7 @@ from labeldp.protocol._fit import (
     Rows,
     plan_fit,
 )
-from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol._matching import matched_by_id, row_count, take
 from labeldp.protocol._prior import Prior
 from labeldp.protocol._several import is_several, rates_of, share_right
 from labeldp.protocol.metrics import (
@@ -87,32 +87,6 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
-
-
-def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
-    """Make the classifier that is trained where none is given.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows to learn from.
-    correction : str
-        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out
-        rows their number.
-    settings
-        Of HistGradientBoostingClassifier.
-    """
-    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they
-    # were true. Few noisy rows allow only a few small trees with large leaves.
-    if n_rows < FEW_ROWS:
-        return HistGradientBoostingClassifier(
-            max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings
-        )
-    if correction in ("auto", "likelihood"):
-        return HistGradientBoostingClassifier(**settings)
-    return HistGradientBoostingClassifier(
-        max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings
-    )
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
@@ -182,7 +156,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         if self._weights is not None and ids is not None:
             self._weights = self._weights[matched_by_id(ids, len(self._weights), labels)[0]]
-        return together(X if inputs is None else inputs, labels, ids)
+        return super()._matched(X, inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
@@ -191,10 +165,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
         super()._fit_private(inputs, inputs, labels)  # a prior gets the checked X, too
 
     def _prepared(
-        self, inputs: Any, base: Any
+        self, inputs: Any, base: Any, correction: str
     ) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
         """Return the inputs as numbers, this estimator, seeded, the encoder (None unless it is the
-        default) and the generator."""
+        default) and the generator; refuse weights that it cannot take."""
         random_state = check_random_state(self.random_state)
         encoder = encoder_of(inputs) if self.estimator is None else None
         # The encoder sees public columns alone, so it may be fitted once to all parts, held-out
@@ -203,12 +177,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         # An unseeded classifier leaves the estimator's own random_state alone.
-        return (
-            encoded,
-            seeded(base, random_state if self.random_state is not None else None),
-            encoder,
-            random_state,
-        )
+        estimator = seeded(base, random_state if self.random_state is not None else None)
+        if self._weights is not None:
+            require_weights(estimator, correction)
+        return encoded, estimator, encoder, random_state
 
     def _keep(
         self, training: _Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows
@@ -446,10 +418,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         raw = isinstance(source, FitPlan)
         correction = self._correction(inputs.shape[0], raw=raw)
         encoded, estimator, encoder, random_state = self._prepared(
-            inputs, self._base(inputs.shape[0], correction)
+            inputs, self._base(inputs.shape[0], correction), correction
         )
-        if self._weights is not None:
-            require_weights(estimator, correction)
 
         # Rates that are asked for are known after the charge (`_start`); until then equal ones
         # stand for them.
@@ -593,9 +563,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
         correction = self._correction(inputs.shape[0], raw=False)
-        encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0], correction))
-        if self._weights is not None:
-            require_weights(estimator, correction)
+        base = self._base(inputs.shape[0], correction)
+        encoded, estimator, *_ = self._prepared(inputs, base, correction)
         for each in rates:  # refuses what cannot be learned by
             make_learner(
                 estimator,
@@ -635,7 +604,19 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
         """Return the user's estimator, or the default: boosted trees."""
-        return default_trees(n_rows, correction) if self.estimator is None else self.estimator
+        if self.estimator is not None:
+            return self.estimator
+        # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if
+        # they were true. Few noisy rows allow only a few small trees with large leaves.
+        if n_rows < FEW_ROWS:
+            return HistGradientBoostingClassifier(
+                max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False
+            )
+        if correction in ("auto", "likelihood"):
+            return HistGradientBoostingClassifier()
+        return HistGradientBoostingClassifier(
+            max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False
+        )
 
     def predict_proba(self, X: Any) -> Any:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -41,7 +41,7 @@ from labeldp.learn._data import (
 )
 from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
-from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol._matching import row_count, take
 from labeldp.protocol.metrics import warn_of_constant
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ class CuratorEstimator(ClassifierEstimator):
                 " LabelDPClassifier."
             )
         return self._checked(X, y, reset=True)
-
-    def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
-        return together(X if inputs is None else inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)

@@ -279,22 +279,15 @@ class CountTable:
         table = np.column_stack(
             [_numbers(frame, column, "the table") for column in counts.values()]
         )
-        cells = _cells(frame, names, len(table))
+        columns = [_encoded(frame, name, "the table") for name in names]
+        levels = [[each.levels[code] for code in each.codes.tolist()] for each in columns]
+        cells = tuple(zip(*levels, strict=True)) if columns else ((),) * len(table)
         noise = (
             np.repeat(_numbers(frame, variance, "the table")[:, None], table.shape[1], axis=1)
             if isinstance(variance, str)
             else variance
         )
         return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
-
-
-def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
-    columns = [_encoded(frame, name, "the table") for name in names]
-    return (
-        tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True))
-        if columns
-        else ((),) * n_rows
-    )
 
 
 # Asking for several tables
@@ -741,7 +734,12 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         InvalidInput
             A table does not fit the rows, or the tables do not have the same classes.
         """
-        listed = _listed(tables)
+        listed = [tables] if isinstance(tables, CountTable) else [*tables]
+        if not listed or not all(isinstance(each, CountTable) for each in listed):
+            raise InvalidInput(
+                "Expected one or more CountTable, got others. CountTable.from_frame reads a data"
+                " frame of counts."
+            )
         classes = self._classes(listed, released)
         if released is not None:
             for frame in (X, rows, released[0]):
@@ -844,22 +842,6 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.generic]:
         """Predict the most likely class of each row: (n,) class values."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-
-def _listed(tables: object) -> list[CountTable]:
-    listed = (
-        [tables]
-        if isinstance(tables, CountTable)
-        else list(tables)
-        if isinstance(tables, Sequence)
-        else []
-    )
-    if not listed or not all(isinstance(each, CountTable) for each in listed):
-        raise InvalidInput(
-            "Expected one or more CountTable, got others. CountTable.from_frame reads a data frame"
-            " of counts."
-        )
-    return listed
 
 
 def _default_for(X: Any) -> Pipeline:

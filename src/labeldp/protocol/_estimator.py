@@ -52,7 +52,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._matching import require_public_beside
+from labeldp.protocol._matching import require_public_beside, together
 from labeldp.protocol._prior import Prior, TopK
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt
@@ -116,10 +116,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
         """Check settings, estimator and features, and return X in the form that the training
         takes."""
 
-    @abstractmethod
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         """Return X and the noisy or private labels, row by row in the order of X; `inputs` is None
         where a fitted model is scored."""
+        return together(X if inputs is None else inputs, labels, ids)
 
     @abstractmethod
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
@@ -483,12 +483,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 def quantiles_of(q: float | ArrayLike) -> Floats:
     """Check shares in (0, 1): one, or a list of them."""
     wanted = _validate.floats(q=q)
-    wrong = wanted[~((wanted > 0) & (wanted < 1))]
-    if wanted.ndim > 1 or not wanted.size or len(wrong):
-        got = _validate.shown(float(wrong[0]) if len(wrong) else q)
+    if wanted.ndim > 1 or not wanted.size or not ((wanted > 0) & (wanted < 1)).all():
         raise InvalidInput(
             "Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got"
-            f" {got}."
+            f" {_validate.shown(q)}."
         )
     return wanted
 

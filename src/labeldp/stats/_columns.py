@@ -50,11 +50,14 @@ class Rows:
         A single group of all rows if none are given.
     units : (n,) int64 or None
         Code of each row's unit; None: each row is its own unit.
+    table : (n, p) float64
+        Public numbers; of no column if none are given.
     """
 
     noisy: NoisyLabels
     groups: Levels
     units: Codes | None
+    table: Floats
 
 
 def rows_of(
@@ -64,9 +67,10 @@ def rows_of(
     groups: Sequence[object] | None = None,
     units: Column = None,
     ids: ArrayLike | None = None,
+    X: Floats | None = None,
 ) -> Rows:
-    """Match noisy labels, groups and units, by ids if they are given; leave out rows without
-    evidence.
+    """Match noisy labels, groups, units and numbers, by ids if they are given; leave out rows
+    without evidence.
 
     Parameters
     ----------
@@ -85,7 +89,7 @@ def rows_of(
         own.
     """
     require_noisy(noisy)
-    columns, told = matched(noisy, ids, by=by, units=units)
+    columns, told = matched(noisy, ids, by=by, units=units, X=X)
     kept = np.flatnonzero(told.evidenced)
     found = (
         levels_of(columns["by"], "by", groups)
@@ -99,6 +103,7 @@ def rows_of(
         told if len(kept) == len(told) else told[kept],
         Levels(found.codes[kept], found.values),
         people,
+        np.empty((len(kept), 0)) if X is None else columns["X"][kept],
     )
 
 

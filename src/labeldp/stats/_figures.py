@@ -986,7 +986,8 @@ def effect(
         "arms",
         "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
     )
-    rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)
+    numeric = None if table is None else table.table
+    rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids, X=numeric)
     if rows.units is not None:
         # the rows of a unit in both arms say nothing of one treatment against the other
         arm_of = rows.groups.codes
@@ -1001,8 +1002,7 @@ def effect(
     plain = _difference(rows, numbers, confidence)
     if table is None:
         return plain
-    found, told = matched(noisy, ids, X=table.table)
-    return _adjusted(plain, rows, numbers, Design(found["X"][told.evidenced], table.names))
+    return _adjusted(plain, rows, numbers, Design(rows.table, table.names))
 
 
 def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:

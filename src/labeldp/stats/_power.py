@@ -17,8 +17,6 @@ from labeldp.laws._subset import SubsetSelection
 from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import Floats
 
-_FEWEST = 2  # rows of a comparison: one of each group
-
 
 @dataclass(frozen=True)
 class ProportionDifference:
@@ -199,7 +197,7 @@ def rows_for(
             f"Expected an effect that some number of rows detects, got one of size {size:.3g}. Give"
             " the least one that matters."
         )
-    return max(_FEWEST, math.ceil(rows))
+    return max(2, math.ceil(rows))  # one of each group
 
 
 def _size(effect: Effect) -> float:

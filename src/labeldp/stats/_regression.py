@@ -22,13 +22,11 @@ from labeldp.stats._columns import (
     Design,
     Floats,
     design_of,
-    levels_of,
-    matched,
     number_of,
     numbers_of,
     require_noisy,
     require_rank,
-    warn_of_units,
+    rows_of,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
 from labeldp.stats._figures import digits_text, least_squares, outer_of, text_table
@@ -311,19 +309,14 @@ def regress(
     )
     _check_model(require_noisy(noisy), model)
     raw = design_of(X, names, intercept=True, noisy=noisy)
-    columns, told = matched(noisy, ids, X=raw.table, units=units)
-    kept = np.flatnonzero(told.evidenced)
-    design = Design(columns["X"][kept], raw.names)
+    rows = rows_of(noisy, units=units, ids=ids, X=raw.table)
+    design = Design(rows.table, raw.names)
     require_rank(design)
-    people = None if units is None else levels_of(columns["units"], "units").codes[kept]
-    if units is None:
-        warn_of_units(told)
-    known = told if len(kept) == len(told) else told[kept]
     chosen = kind or ("observed" if units is None and model != "least-squares" else "sandwich")
     return (
-        _least_squares(known, design, people)
+        _least_squares(rows.noisy, design, rows.units)
         if model == "least-squares"
-        else _likeliest(known, design, model, people, chosen)
+        else _likeliest(rows.noisy, design, model, rows.units, chosen)
     )
 
 
