@@ -18,10 +18,8 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a model has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
-├── MisfitWarning        a model does not fit what was released, or fits worse than a constant
+├── MisfitWarning        a model is worse than a constant on held-out noisy rows
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
-├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
-├── RareCategoriesWarning a column has more categories than its learner takes
 ├── RawColumnWarning     a table holds a private column as it was
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
@@ -186,23 +184,12 @@ class MergedClassesWarning(LabelDPWarning):
 
 
 class MisfitWarning(LabelDPWarning):
-    """A model does not fit what was released: it is worse than a constant on held-out noisy rows;
-    or a linear model by the exact likelihood contradicts unbiased least squares, as of skewed
-    numbers."""
+    """A model is worse than a constant on held-out noisy rows."""
 
 
 class NoisyVotesWarning(LabelDPWarning):
     """The teachers of PATE are so few, or the noise so large, that answers are often wrong even
     where all teachers agree."""
-
-
-class PriorQuestionsWarning(LabelDPWarning):
-    """A figure without covariates is computed from rows that were asked by a prior, as if the prior
-    did not tell rows apart."""
-
-
-class RareCategoriesWarning(LabelDPWarning):
-    """A column has more categories than its learner takes; the rarer ones count as one."""
 
 
 class RawColumnWarning(LabelDPWarning):

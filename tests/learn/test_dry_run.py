@@ -25,10 +25,7 @@ from labeldp.errors import RepeatWarning, WrongType
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 from labeldp.tables.formats._parquet import open_table
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"),
-    pytest.mark.usefixtures("same_noise"),
-]
+pytestmark = pytest.mark.usefixtures("same_noise")
 N = 2400
 
 

@@ -6,11 +6,8 @@ Labels and noise are seeded, so that every run has the same result. Of other see
 bounds of this file together fail in at most 1e-6: four powers in 8e-7, five variances in 2e-7.
 """
 
-import math
-
 import numpy as np
 import pytest
-from scipy.special import expit
 from scipy.stats import binom
 
 import labeldp as ldp
@@ -99,28 +96,6 @@ def test_the_power_of_a_mean_is_that_of_simulated_releases():
     )
 
 
-@pytest.mark.parametrize("share", [None, 0.3])
-def test_the_power_of_a_coefficient_is_that_of_simulated_releases(share):
-    law, runs = ldp.RandomizedResponse(2, 2.0), 150
-    effect = ldp.stats.LogisticCoefficient(0.5, base_rate=0.3, share=share)
-    n = ldp.stats.rows_for(effect, law)
-    rng = np.random.default_rng(3)
-    x = (
-        rng.normal(size=(runs, n))
-        if share is None
-        else (rng.random((runs, n)) < share).astype(float)
-    )
-    labels = (rng.random((runs, n)) < expit(math.log(0.3 / 0.7) + 0.5 * x)).astype(int)
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(labels.ravel(), classes=range(law.n_classes), noise=SEED), law
-    )
-    found = [
-        ldp.stats.regress(noisy[i * n : (i + 1) * n], x[i], "logistic").pvalues[1] < 0.05
-        for i in range(runs)
-    ]
-    assert_power(found, 0.8)
-
-
 def test_privacy_costs_rows_and_more_at_small_epsilon():
     effect = ldp.stats.ProportionDifference(0.1, 0.12)
     needed = [
@@ -172,10 +147,6 @@ def test_bad_input_is_refused():
         lambda: ldp.stats.rows_for(good, ldp.PriorSplit(4, 1.0)),
         lambda: ldp.stats.rows_for(good, "rr"),
         lambda: ldp.stats.power(good, law, 0),
-        lambda: ldp.stats.rows_for(
-            ldp.stats.LogisticCoefficient(0.5, 0.2), ldp.RandomizedResponse(3, 1.0)
-        ),
-        lambda: ldp.stats.power(ldp.stats.LogisticCoefficient(1000.0, 0.5), None, 10),
         lambda: ldp.stats.rows_for(
             ldp.stats.MeanDifference(1.0, [1, 2, 3], [1.0] * 3), RROnBins(3, 0.5)
         ),

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import approx_fprime, minimize
-from scipy.special import expit, gammaincc, ndtri, softmax
+from scipy.special import expit, ndtri, softmax
 from scipy.stats import binom, linregress, norm, poisson
 from scipy.stats import t as student
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning
+from labeldp.errors import InvalidInput, SeparationWarning
 from labeldp.papers.malek2021 import Alibi
 from labeldp.papers.regression import RROnBins
 from labeldp.stats._families import Count, Normal, Softmax
@@ -146,9 +146,7 @@ LAWS = {
 }
 
 
-# one of a hundred right models is called a misfit
 @pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::labeldp.errors.MisfitWarning")
 @pytest.mark.parametrize(
     ("model", "law"),
     [(model, law) for model, laws in LAWS.items() for law in laws],
@@ -254,24 +252,20 @@ def test_an_interval_that_the_release_does_not_bound_has_an_infinite_end():
     assert np.isfinite(fit["2: x1"][1]) and np.isfinite(high)
 
 
-def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
+def test_fewer_effective_rows_than_coefficients_bound_nothing():
     X, y, _ = made("linear", 60)
     for seed in range(20):
         noisy = ldp.privatize(
             ldp.PrivateLabels(y, classes=range(9), noise=ldp.SeededNoise(seed)),
             ldp.SubsetSelection(9, 1.0),
         )
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeparationWarning)
             fit = ldp.stats.regress(noisy, X, "linear")
         if np.isfinite(fit.bse).all() and fit.converged and 1 / (2 * fit.bse[-1] ** 2) <= 3:
             break
     else:
         pytest.fail("every release told enough")
-    assert any(
-        issubclass(each.category, SeparationWarning) and "rows without noise" in str(each.message)
-        for each in told
-    )
     assert np.isinf(fit.conf_int()).all() and (fit.pvalues == 1).all()
 
 
@@ -497,55 +491,3 @@ def test_least_squares_of_answers_about_random_thresholds() -> None:
     assert (np.abs(fit.params - true) < 5.5 * fit.bse).all()
     numbers = noisy.class_weights() @ np.arange(11.0)
     assert fit.bse[1] == pytest.approx(numbers.std() / np.sqrt(n), rel=0.1)
-
-
-# Wrong models
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["observed", "sandwich"])
-def test_a_linear_model_of_skewed_numbers_is_warned_of(kind):
-    rng = np.random.default_rng(0)
-    arm = rng.integers(2, size=8000)
-    income = rng.lognormal(10.3, 0.7, 8000) * (1 + 0.35 * arm)
-    noisy = ldp.privatize(
-        ldp.PrivateLabels(
-            income, classes=ldp.Grid(0, 150_000, points=31), noise=ldp.SeededNoise(0)
-        ),
-        ldp.laws.SquareWave(31, 2.0),
-    )
-    with pytest.warns(
-        MisfitWarning,
-        match=r"intercept 38,482 and 32,\d+, arm 13,338 and 9,\d+.*model='least-squares'",
-    ):
-        fit = ldp.stats.regress(noisy, arm, "linear", names=["arm"], standard_errors=kind)
-    plain = ldp.stats.regress(noisy, arm, "least-squares", names=["arm"])
-    assert fit.conf_int()[1, 1] < plain["arm"][0]
-    assert "e+0" not in fit.summary() and "38,482" in plain.summary()
-
-
-@pytest.mark.parametrize("units", [False, True])
-@pytest.mark.parametrize(
-    "law",
-    [ldp.laws.SquareWave(9, 2.0), ldp.RandomizedResponse(9, 2.0), ldp.RandomizedResponse(9, 30.0)],
-)
-def test_a_linear_model_that_is_right_passes_the_comparison(law, units, monkeypatch):
-    """With numbers beyond the range, which the model clamps. 60 fits; p-values are at least 1e-8:
-    false alarm below 1e-6 in the limit."""
-    found = []
-    monkeypatch.setattr(
-        "labeldp.stats._regression.gammaincc", lambda a, x: found.append(gammaincc(a, x)) or 1.0
-    )
-    for seed in range(10):
-        X, y, _ = made("linear", 1500, seed)
-        noisy = ldp.privatize(
-            ldp.PrivateLabels(
-                y,
-                classes=POINTS.tolist(),
-                ids=np.arange(1500) + 1500 * seed,
-                noise=ldp.SeededNoise(seed),
-            ),
-            law,
-        )
-        ldp.stats.regress(noisy, X, "linear", units=np.arange(1500) // 2 if units else None)
-    assert len(found) == 10 and min(found) > 1e-8 and max(found) > 1e-3

@@ -19,7 +19,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from labeldp.errors import InvalidInput, RareCategoriesWarning, warn
+from labeldp.errors import InvalidInput
 from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 from labeldp.tables._priors import as_numbers
@@ -84,9 +84,9 @@ class Features:
         )
 
     def fitted(self, rows: pa.Table, most: int) -> "Features":
-        """Give codes to the categories of all rows, at most so many of a column; warn of rare ones
-        that a model of trees merges."""
-        levels, rarer = {}, {}
+        """Give codes to the categories of all rows, at most so many of a column: rarer ones count
+        as one."""
+        levels = {}
         for name, counts in self._counts(rows).items():
             ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
             kept = [
@@ -94,16 +94,7 @@ class Features:
                 for i, (value, count) in enumerate(ordered[:most])
                 if i < MAX_CATEGORIES or count > 1
             ]
-            levels[name], rarer[name] = json.dumps(kept), len(ordered) - len(kept)
-        if most == MAX_CATEGORIES and any(rarer.values()):
-            told = ", ".join(f"{count:,} of {name!r}" for name, count in rarer.items() if count)
-            warn(
-                RareCategoriesWarning(
-                    f"This model takes {most} categories of a column and counts rarer ones as one:"
-                    f" {told}. --model linear has a weight for each that occurs twice; --exclude"
-                    " leaves columns out."
-                )
-            )
+            levels[name] = json.dumps(kept)
         return Features(self.kinds, levels)
 
     def n_weights(self, rows: pa.Table) -> int:

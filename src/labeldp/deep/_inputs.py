@@ -48,7 +48,7 @@ from labeldp.protocol._matching import (
     in_order,
     matched_by_id,
     positions_of,
-    require_public_ids,
+    require_public_beside,
     require_same_rows,
     same_index,
     warn_of_order,
@@ -794,7 +794,7 @@ def with_evidence(
     """
     require_noisy(noisy)
     require_positions(dataset)
-    require_public_ids(ids, noisy)
+    require_public_beside(noisy, ids, "ids")
     positions = positions_of(
         np.arange(len(dataset)) if ids is None else exact_array(ids),
         len(dataset),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -35,7 +35,6 @@ from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law
 from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of, column_of
 from labeldp.laws._exact import Array
-from labeldp.laws._grid import Grid
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
@@ -106,17 +105,6 @@ class Block:
         step = max(1, CELLS // self.law.n_classes)
         for start in range(0, len(self.rows), step):
             yield self.at(slice(start, start + step), self.rows[start : start + step])
-
-
-class Records(Protocol):
-    """The methods of a ledger that noisy labels call."""
-
-    def looked_up(self, receipt: Receipt) -> Receipt:
-        """Return the receipt, with `recorded` True if the ledger has its charge."""
-
-    def check_drawn(self, block: Block, ids: Array) -> None:
-        """Raise LedgerError if the ledger shows that the run has drawn something else for these
-        ids."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -261,21 +249,11 @@ class NoisyLabels:
             (known.get(value, -1) for value in array.tolist()), np.int32, len(array)
         )
         if codes.size and codes.min() < 0:
-            what = "class" if outputs is None and law.kind != "number" else "output"
-            numbers = law.kind == "number" or isinstance(values, Grid)
-            fix = (
-                "Was it rounded, for example in a CSV file? Numbers are known by their exact value:"
-                " take them as they were released."
-                if numbers
-                else (
-                    'Declare them, in the order of their codes: classes=["no", "yes"].'
-                    if classes is None
-                    else "Declare it."
-                )
-            )
             raise InvalidInput(
-                f"Expected a declared {what} in every row, got another value in row"
-                f" {int(np.argmin(codes))}. {fix}"
+                "Expected a declared class or output in every row, got another value in row"
+                f" {int(np.argmin(codes))}. Was it rounded, for example in a CSV file? Numbers are"
+                " known by their exact value. Else declare it, in the order of the codes, such as"
+                ' classes=["no", "yes"].'
             )
         names = np.arange(len(codes)) if ids is None else exact_array(ids)
         facts = {
@@ -335,9 +313,17 @@ class NoisyLabels:
         # scikit-learn indexes so
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:
             rows = rows[0]
+        places = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+        if not isinstance(places, slice) and places.dtype.kind not in "biu":
+            if places.size:
+                raise InvalidInput(
+                    "Expected positions of rows as a slice, integers or a bool mask, got an array"
+                    f" of {places.dtype}."
+                )
+            places = places.astype(np.int64)
         # Repeats of a row are allowed, since a bootstrap means them as weights; `concat` refuses
         # them, where one draw would count as two.
-        wanted = self._positions(rows)
+        wanted = np.arange(self.n_rows)[places]
         found = [place[wanted] for place in self._places]
         blocks = tuple(
             block.at(at[at >= 0], np.flatnonzero(at >= 0))
@@ -414,29 +400,6 @@ class NoisyLabels:
             )
         return derived(self[found], order="labels", index=None)
 
-    def _positions(self, rows: Any) -> NDArray[np.int64]:
-        if isinstance(rows, slice):
-            return np.arange(*rows.indices(self.n_rows))
-        wanted = np.atleast_1d(np.asarray(rows))
-        if wanted.dtype.kind == "b":
-            # raises NumPy's IndexError
-            return (
-                np.flatnonzero(wanted)
-                if len(wanted) == self.n_rows
-                else np.arange(self.n_rows)[wanted]
-            )
-        if wanted.dtype.kind not in "iu" and wanted.size:
-            raise InvalidInput(
-                "Expected positions of rows as a slice, integers or a bool mask, got an array of"
-                f" {wanted.dtype}."
-            )
-        wanted = wanted.astype(np.int64)
-        if wanted.size and not (-self.n_rows <= wanted.min() and wanted.max() < self.n_rows):
-            raise IndexError(
-                f"Expected positions of {self.n_rows} rows, got {wanted.min()} to {wanted.max()}."
-            )
-        return np.where(wanted < 0, wanted + self.n_rows, wanted)
-
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], ...]:
         """For each block the index of each row's draw in it, (n,) int64; -1 for rows that it
@@ -492,17 +455,19 @@ class NoisyLabels:
         If ids were given, it is the largest sum over the receipts of a row; else the sum over all
         receipts. The cost of `behind` is added.
         """
-        drawn = self._drawn_privacy
+        drawn = (
+            self._privacy_of(self.receipts)
+            if self.receipts
+            else PrivacySpent(0.0, 0.0, "row", recorded=True, secure=True)
+        )
         return spent_in_sequence(spent_together(self.behind), drawn) if self.behind else drawn
 
-    @property
-    def _drawn_privacy(self) -> PrivacySpent:
-        receipts = self.receipts
-        if not receipts:
-            return PrivacySpent(0.0, 0.0, "row", recorded=True, secure=True)
+    def _privacy_of(self, receipts: tuple[Receipt, ...]) -> PrivacySpent:
         units = {receipt.unit for receipt in receipts}
         secure = all(receipt.secure for receipt in receipts)
-        epsilon, delta = self._per_row_total() if self._ids_identify_units() else _total(receipts)
+        columns = {(receipt.dataset, receipt.column) for receipt in receipts}
+        by_row = self.explicit_ids and len(columns) == 1 and units == {"row"}
+        epsilon, delta = self._per_row_total() if by_row else _total(receipts)
         recorded = all(receipt.recorded for receipt in receipts)
         together = spent_together(receipts)
         declared = not self._drawn or any(receipt.declared for receipt in receipts)
@@ -512,7 +477,7 @@ class NoisyLabels:
             *spent, unit, recorded, secure, together.repeated, together.except_for, declared, over
         )
 
-    def looked_up(self, ledger: Records | None) -> NoisyLabels:
+    def looked_up(self, ledger: Any) -> NoisyLabels:
         """Look up the receipts in a ledger, and return the labels with `recorded` set accordingly;
         unchanged for None.
 
@@ -528,8 +493,8 @@ class NoisyLabels:
         """
         if ledger is None:
             return self
-        # A protocol instead of an import, because evidence is below the ledger: a machine that only
-        # trains needs no ledger installed.
+        # No import, because evidence is below the ledger: a machine that only trains needs no
+        # ledger installed.
         if not callable(getattr(ledger, "looked_up", None)):
             given = type(ledger).__name__
             raise InvalidInput(
@@ -551,14 +516,6 @@ class NoisyLabels:
             self,
             blocks=blocks,
             behind=tuple(found.get(receipt, receipt) for receipt in self.behind),
-        )
-
-    def _ids_identify_units(self) -> bool:
-        columns = {(receipt.dataset, receipt.column) for receipt in self.receipts}
-        return (
-            self.explicit_ids
-            and len(columns) == 1
-            and all(receipt.unit == "row" for receipt in self.receipts)
         )
 
     def _per_row_total(self) -> tuple[float, float]:
@@ -947,7 +904,13 @@ class NoisyLabels:
         ]
         # Each row has its own proof, so that rows may be dropped or sorted, but no byte of their
         # evidence changed.
-        good = _proof(facts, ids, pieces) == _numbers(table[PROOF])
+        proofs = table[PROOF]
+        if not pa.types.is_uint64(proofs.type) or proofs.null_count:
+            raise InvalidInput(
+                f"Expected a number of 64 bits in every row of column {PROOF!r}, got something"
+                " else. Write the table again."
+            )
+        good = _proof(facts, ids, pieces) == np.asarray(proofs.to_numpy())
         if not good.all():
             raise InvalidInput(
                 "Expected the evidence that was written, got another in row"
@@ -1126,20 +1089,14 @@ def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:
 
 
 def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float64]:
-    wanted = (
-        f"Expected a prior of finite, non-negative numbers of shape {(n_rows, n_classes)} or"
-        f" {(n_classes,)}, got"
-    )
-    _validate.unmasked(prior=prior)
-    try:
-        array = _validate.floats(prior=prior)
-    except InvalidInput:
-        fix = "Pass an array, such as ldp.metrics.likeliest_frequencies(noisy.likelihood())."
-        raise InvalidInput(f"{wanted} {type(prior).__name__}. {fix}") from None
+    array = _validate.floats(prior=prior)
     if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all(
         (array >= 0) & (array < np.inf)
     ):
-        raise InvalidInput(f"{wanted} shape {array.shape}.")
+        raise InvalidInput(
+            "Expected a prior of finite, non-negative numbers of shape"
+            f" {(n_rows, n_classes)} or {(n_classes,)}, got shape {array.shape}."
+        )
     return np.broadcast_to(array, (n_rows, n_classes))
 
 
@@ -1334,17 +1291,6 @@ def _proof(
     return public_hash(
         salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw))
     )
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.uint64]:
-    import pyarrow as pa
-
-    if not pa.types.is_uint64(column.type) or column.null_count:
-        raise InvalidInput(
-            f"Expected a number of 64 bits in every row of column {PROOF!r}, got something else."
-            " Write the table again."
-        )
-    return np.asarray(column.to_numpy())
 
 
 def _repeats(ids: Array) -> bool:

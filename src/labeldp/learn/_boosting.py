@@ -57,14 +57,6 @@ _ENOUGH_ROWS = 1 << 12
 _CELLS = 1 << 16
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
-# rows, of LightGBM
-_LEAST_IN_A_LEAF = (
-    "min_child_samples",
-    "min_data_in_leaf",
-    "min_data_per_leaf",
-    "min_data",
-    "min_samples_leaf",
-)
 # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
 _CERTAIN = 80.0
 
@@ -442,9 +434,6 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         # nothing changes
         return min(made, int(best or made))
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "estimator_")
-
     def __sklearn_tags__(self) -> Any:
         return taking_inputs_of(self.estimator, super().__sklearn_tags__())
 
@@ -773,8 +762,6 @@ def _fit_lightgbm(
     categorical: list[int] | None = None,
 ) -> Any:
     told = columns_told(categorical)
-    if not _can_split(model, X, told):
-        return None
     if held is not None:
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
@@ -783,58 +770,12 @@ def _fit_lightgbm(
     try:
         model.fit(X, loss.labels, init_score=start(loss.n), **told)
     except Exception as error:
-        if "num_features()) > (0)" not in str(error):
+        if "num_features()) > (0)" not in str(error):  # it finds no column to split
             raise
         return None
     finally:
         loss.forget()
     return model
-
-
-def _can_split(model: Any, X: Any, told: dict[str, Any]) -> bool:
-    """Whether LightGBM finds a column to split. Where it finds none, it stops at an objective of
-    one's own, and prints so unasked."""
-    params = {
-        name: value
-        for name, value in model.get_params().items()
-        if value is not None and name not in ("random_state", "verbose")
-    }
-    least = 2 * max(int(params.get(name, 0)) for name in _LEAST_IN_A_LEAF)
-    if any(_halves(values) >= least for values in _columns_of_numbers(X)):
-        return True
-    from lightgbm import Dataset
-
-    params = {
-        name: value
-        for name, value in params.items()
-        if not callable(value) and name not in _OBJECTIVE_NAMES
-    }
-    made = Dataset(X, params=params | {"verbosity": -1}, **told).construct()
-    return any(made.feature_num_bin(column) for column in range(made.num_feature()))
-
-
-def _columns_of_numbers(X: Any) -> Iterator[Floats]:
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub":
-        yield from X.T
-    elif hasattr(X, "iloc"):
-        yield from (
-            X.iloc[:, place].to_numpy()
-            for place, kind in enumerate(X.dtypes)
-            if getattr(kind, "kind", "") in "fiub"
-        )
-
-
-def _halves(values: Floats) -> int:
-    """Count the rows on the smaller side of the median, above or below whichever makes that side
-    larger."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return 0
-    middle = np.partition(known, len(known) // 2)[len(known) // 2]
-    return max(
-        min(each, len(known) - each)
-        for each in (int((known < middle).sum()), int((known > middle).sum()))
-    )
 
 
 def _fit_xgboost(

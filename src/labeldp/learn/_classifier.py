@@ -73,7 +73,7 @@ from labeldp.protocol._fit import (
     Rows,
     plan_fit,
 )
-from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol._matching import matched_by_id, row_count, take
 from labeldp.protocol._prior import Prior
 from labeldp.protocol._several import is_several, rates_of, share_right
 from labeldp.protocol.metrics import (
@@ -88,32 +88,6 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
-
-
-def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
-    """Make the classifier that is trained where none is given.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows to learn from.
-    correction : str
-        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out
-        rows their number.
-    settings
-        Of HistGradientBoostingClassifier.
-    """
-    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they
-    # were true. Few noisy rows allow only a few small trees with large leaves.
-    if n_rows < FEW_ROWS:
-        return HistGradientBoostingClassifier(
-            max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings
-        )
-    if correction in ("auto", "likelihood"):
-        return HistGradientBoostingClassifier(**settings)
-    return HistGradientBoostingClassifier(
-        max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings
-    )
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
@@ -144,7 +118,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
         sample_weight: ArrayLike | None = None,
         *,
         ids: ArrayLike | None = None,
-        **others: object,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
@@ -163,8 +136,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
             Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their
             mean is from 1e-9 to 1e9. They must not depend on these labels. Which labels are drawn,
             at what cost, and the estimates from held-out rows do not change.
-        **others
-            None: arguments of other libraries, such as eval_set, are refused by name.
 
         Returns
         -------
@@ -176,14 +147,6 @@ class TabularEstimator(StagedEstimator[Fitted]):
             For any fault of X, y, the estimator or the settings, before anything is charged; with
             several targets also for a filter.
         """
-        if others:
-            raise WrongType(
-                f"Expected X, y, sample_weight or ids, got {next(iter(others))}=. None of"
-                " them is passed on to the estimator, whose settings are parameters of its own,"
-                " also how many rounds boosting waits. Labels of rows that end a training would be"
-                " read without noise: early stopping takes noisy labels of held-out rows by itself"
-                " (validation_fraction)."
-            )
         try:
             if sample_weight is not None:
                 require_same_order(index_of(X), "X", "sample_weight", sample_weight)
@@ -195,7 +158,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         if self._weights is not None and ids is not None:
             self._weights = self._weights[matched_by_id(ids, len(self._weights), labels)[0]]
-        return together(X if inputs is None else inputs, labels, ids)
+        return super()._matched(X, inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
@@ -204,10 +167,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
         super()._fit_private(inputs, inputs, labels)  # a prior gets the checked X, too
 
     def _prepared(
-        self, inputs: Any, base: Any
+        self, inputs: Any, base: Any, correction: str
     ) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
         """Return the inputs as numbers, this estimator, seeded, the encoder (None unless it is the
-        default) and the generator."""
+        default) and the generator; refuse weights that it cannot take."""
         random_state = check_random_state(self.random_state)
         encoder = encoder_of(inputs) if self.estimator is None else None
         # The encoder sees public columns alone, so it may be fitted once to all parts, held-out
@@ -216,12 +179,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         # An unseeded classifier leaves the estimator's own random_state alone.
-        return (
-            encoded,
-            seeded(base, random_state if self.random_state is not None else None),
-            encoder,
-            random_state,
-        )
+        estimator = seeded(base, random_state if self.random_state is not None else None)
+        if self._weights is not None:
+            require_weights(estimator, correction)
+        return encoded, estimator, encoder, random_state
 
     def _keep(
         self, training: _Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows
@@ -292,7 +253,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     ----------
     estimator : classifier or pipeline, default=None
         None: histogram gradient boosting, which takes columns of text, categories and dates, and
-        gaps. The estimator is cloned and trained on class codes 0..K-1.
+        gaps; of a column the most frequent categories, the rarer ones as one. The estimator is
+        cloned and trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or the labels' own unit).
     stages : int >= 1, or sequence of floats > 0, default=1
@@ -458,10 +420,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         raw = isinstance(source, FitPlan)
         correction = self._correction(inputs.shape[0], raw=raw)
         encoded, estimator, encoder, random_state = self._prepared(
-            inputs, self._base(inputs.shape[0], correction)
+            inputs, self._base(inputs.shape[0], correction), correction
         )
-        if self._weights is not None:
-            require_weights(estimator, correction)
 
         # Rates that are asked for are known after the charge (`_start`); until then equal ones
         # stand for them.
@@ -605,9 +565,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
         correction = self._correction(inputs.shape[0], raw=False)
-        encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0], correction))
-        if self._weights is not None:
-            require_weights(estimator, correction)
+        base = self._base(inputs.shape[0], correction)
+        encoded, estimator, *_ = self._prepared(inputs, base, correction)
         for each in rates:  # refuses what cannot be learned by
             make_learner(
                 estimator,
@@ -646,7 +605,19 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
         """Return the user's estimator, or the default: boosted trees."""
-        return default_trees(n_rows, correction) if self.estimator is None else self.estimator
+        if self.estimator is not None:
+            return self.estimator
+        # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if
+        # they were true. Few noisy rows allow only a few small trees with large leaves.
+        if n_rows < FEW_ROWS:
+            return HistGradientBoostingClassifier(
+                max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False
+            )
+        if correction in ("auto", "likelihood"):
+            return HistGradientBoostingClassifier()
+        return HistGradientBoostingClassifier(
+            max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False
+        )
 
     def predict_proba(self, X: Any) -> Any:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -40,7 +40,7 @@ from labeldp.learn._data import (
 )
 from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
-from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol._matching import row_count, take
 from labeldp.protocol.metrics import warn_of_constant
 
 if TYPE_CHECKING:
@@ -66,9 +66,6 @@ class CuratorEstimator(ClassifierEstimator):
                 " LabelDPClassifier."
             )
         return self._checked(X, y, reset=True)
-
-    def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
-        return together(X if inputs is None else inputs, labels, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
@@ -174,9 +171,7 @@ class ClusterEstimator(CuratorEstimator):
         self.receipts_, self._learned = (asked.answer.receipt,), None
         # A repeat gets the stored centres, since clusters found again may differ by rounding from
         # those that were asked about.
-        found = plan.as_asked(asked).found
-        assert isinstance(found, Clusters)
-        self.clusters_ = found
+        self.clusters_: Clusters = plan.as_asked(asked).found
         self._learn(inputs, asked.groups)
 
     def _require_estimator(self) -> None:

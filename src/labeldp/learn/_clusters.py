@@ -72,10 +72,14 @@ class Clusters:
     ----------
     embedder : fitted transformer, function, or None
     centres : (n_clusters, width) float64
+    X : (n, ...) features, or None
+        Of the rows that are clustered, where their histograms teach a logistic regression, which
+        tells the rows of a cluster apart.
     """
 
     embedder: Any
     centres: Floats
+    X: Any = None
 
     @property
     def kept(self) -> dict[str, Floats]:
@@ -93,9 +97,14 @@ class Clusters:
         return len(self.centres)
 
     def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
-        """Make a model that predicts any row's label by the histogram of its cluster; and the prior
-        (n, K) of rows in these clusters."""
-        return ClusterModel(self, answer), answer.prior(groups)
+        """Make a model that predicts any row's label by the histogram of its cluster, or by what
+        the histograms teach; and the prior (n, K) of rows in these clusters."""
+        if self.X is None:
+            return ClusterModel(self, answer), answer.prior(groups)
+        learned = learned_from_counts(None, dense(self.embedder, self.X), groups, answer)
+        # an estimator keeps the clusters, without the rows
+        model = ClusterModel(replace(self, X=None), answer, learned)
+        return model, model.predict_proba(self.X)
 
     def assign(self, X: Any) -> Codes:
         """Find the nearest centre of each row: (n,) int64.
@@ -113,32 +122,6 @@ class Clusters:
         ]
         found = [pairwise_distances_argmin(part, self.centres.astype(part.dtype)) for part in parts]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class LinearClusters(Clusters):
-    """Clusters whose histograms teach a logistic regression, which tells the rows of a cluster
-    apart.
-
-    Attributes
-    ----------
-    X : (n, ...) features
-        Of the rows that are clustered.
-    """
-
-    X: Any
-
-    def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
-        """Learn a model of the true label of any row from the histograms; and give the prior (n, K)
-        of rows in these clusters."""
-        # which an estimator keeps, without the rows
-        clusters = Clusters(self.embedder, self.centres)
-        model = ClusterModel(
-            clusters,
-            answer,
-            learned_from_counts(None, dense(self.embedder, self.X), groups, answer),
-        )
-        return model, model.predict_proba(self.X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -598,8 +581,7 @@ class ClusterPrior(BaseEstimator):
             random_state=self.random_state,
         )
         if _validate.boolean(linear=self.linear):
-            assert isinstance(plan.found, Clusters)
-            plan = replace(plan, found=LinearClusters(plan.found.embedder, plan.found.centres, X))
+            plan = replace(plan, found=replace(plan.found, X=X))
         return plan
 
 

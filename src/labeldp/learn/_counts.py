@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from labeldp import _validate
 from labeldp._hash import exact_array
 from labeldp.aggregates import Aggregate, Marginals
-from labeldp.custody._encode import column_names, require_public_columns
+from labeldp.custody._encode import column_names
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._clusters import learner_of_counts
@@ -40,9 +40,8 @@ from labeldp.learn._corrections import (
 )
 from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
-from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol._matching import require_public_beside, row_count, take, together
 from labeldp.protocol.metrics import warn_of_constant
-from labeldp.receipt import private_names
 
 Level = object
 Cell = tuple[Level, ...]
@@ -279,22 +278,15 @@ class CountTable:
         table = np.column_stack(
             [_numbers(frame, column, "the table") for column in counts.values()]
         )
-        cells = _cells(frame, names, len(table))
+        columns = [_encoded(frame, name, "the table") for name in names]
+        levels = [[each.levels[code] for code in each.codes.tolist()] for each in columns]
+        cells = tuple(zip(*levels, strict=True)) if columns else ((),) * len(table)
         noise = (
             np.repeat(_numbers(frame, variance, "the table")[:, None], table.shape[1], axis=1)
             if isinstance(variance, str)
             else variance
         )
         return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
-
-
-def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
-    columns = [_encoded(frame, name, "the table") for name in names]
-    return (
-        tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True))
-        if columns
-        else ((),) * n_rows
-    )
 
 
 # Asking for several tables
@@ -741,15 +733,16 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         InvalidInput
             A table does not fit the rows, or the tables do not have the same classes.
         """
-        listed = _listed(tables)
+        listed = [tables] if isinstance(tables, CountTable) else [*tables]
+        if not listed or not all(isinstance(each, CountTable) for each in listed):
+            raise InvalidInput(
+                "Expected one or more CountTable, got others. CountTable.from_frame reads a data"
+                " frame of counts."
+            )
         classes = self._classes(listed, released)
         if released is not None:
-            private = private_names((*released[1].receipts, *released[1].behind))
-            require_public_columns(
-                [name for frame in (X, rows, released[0]) for name in column_names(frame)],
-                private,
-                "features",
-            )
+            for frame in (X, rows, released[0]):
+                require_public_beside(released[1], frame, "features")
         public = X if rows is None else rows
         if not column_names(public):
             raise InvalidInput(
@@ -847,22 +840,6 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.generic]:
         """Predict the most likely class of each row: (n,) class values."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-
-def _listed(tables: object) -> list[CountTable]:
-    listed = (
-        [tables]
-        if isinstance(tables, CountTable)
-        else list(tables)
-        if isinstance(tables, Sequence)
-        else []
-    )
-    if not listed or not all(isinstance(each, CountTable) for each in listed):
-        raise InvalidInput(
-            "Expected one or more CountTable, got others. CountTable.from_frame reads a data frame"
-            " of counts."
-        )
-    return listed
 
 
 def _default_for(X: Any) -> Pipeline:

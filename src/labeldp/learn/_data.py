@@ -6,7 +6,6 @@ No message shows a label, and no warning depends on one.
 
 import contextlib
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from typing import Any
@@ -22,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
+from labeldp.errors import InvalidInput, LabelDPError, WrongType
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 
 Floats = NDArray[np.float64]
@@ -142,28 +141,14 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
     """Make a transformer of columns of text or categories, which come first, and of dates and
     times, for gradient boosting; None for none.
 
-    The most frequent categories get codes of their own, and all rarer ones share one, with a
-    warning. Missing values, and categories that are new when predicting, become NaN. Dates and
-    times, also such as text, become seconds, as they do on the command line.
+    The most frequent categories get codes of their own, and all rarer ones share one. Missing
+    values, and categories that are new when predicting, become NaN. Dates and times, also such as
+    text, become seconds, as they do on the command line.
     """
     times = time_columns(X)
     columns = [j for j in text_columns(X) if j not in times]
     if not columns and not times:
         return None
-    numbers = {
-        name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES
-    }
-    if numbers:
-        found = ", ".join(f"{name!r} has {count:,}" for name, count in numbers.items())
-        warnings.warn(
-            RareCategoriesWarning(
-                f"Gradient boosting takes {MAX_CATEGORIES} categories of a column, and the rarest"
-                f" others count as one: {found}. A pipeline of"
-                " OneHotEncoder(handle_unknown='ignore') and LogisticRegression has a weight for"
-                " each."
-            ),
-            stacklevel=3,
-        )
     codes = OrdinalEncoder(
         handle_unknown="use_encoded_value",
         unknown_value=np.nan,
@@ -175,14 +160,6 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
         [("text", text, columns), ("times", FunctionTransformer(as_seconds), times)],
         remainder=FunctionTransformer(_as_numbers),
     )
-
-
-def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any, int]]:
-    for j in columns:
-        if hasattr(X, "iloc"):  # pandas knows its own missing values, which cannot be compared
-            yield X.columns[j], int(X.iloc[:, j].nunique())
-        else:
-            yield j, len({str(value) for value in X[:, j] if value is not None and value == value})
 
 
 def text_columns(X: Any) -> list[int]:

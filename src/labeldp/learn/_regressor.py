@@ -18,7 +18,6 @@ from labeldp.learn._corrections import (
     DEFAULTS,
     LearnOptions,
     require_regressor,
-    require_weights,
 )
 from labeldp.learn._data import Floats, features_digest
 from labeldp.learn._location import LocationLearner, LocationModel
@@ -186,10 +185,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     ) -> _Training[LocationModel]:
         options = self.options or DEFAULTS
         encoded, estimator, encoder, random_state = self._prepared(
-            inputs, self._base(inputs.shape[0])
+            inputs, self._base(inputs.shape[0]), "em"
         )
-        if self._weights is not None:
-            require_weights(estimator, "em")
         if isinstance(source, FitPlan):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 

@@ -29,14 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
-from labeldp.custody._encode import (
-    column_names,
-    index_of,
-    is_closed,
-    require_closed,
-    require_public_columns,
-    require_same_order,
-)
+from labeldp.custody._encode import index_of, is_closed, require_closed, require_same_order
 from labeldp.errors import InvalidInput, UnmeasuredWarning, WrongType, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -59,9 +52,10 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
+from labeldp.protocol._matching import require_public_beside, together
 from labeldp.protocol._prior import Prior, TopK
 from labeldp.protocol._several import columns_told, equals, is_several
-from labeldp.receipt import Receipt, private_names
+from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
     from labeldp.custody._private import PrivateLabels
@@ -122,10 +116,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
         """Check settings, estimator and features, and return X in the form that the training
         takes."""
 
-    @abstractmethod
     def _matched(self, X: Any, inputs: Any, labels: Any, ids: ArrayLike | None) -> tuple[Any, Any]:
         """Return X and the noisy or private labels, row by row in the order of X; `inputs` is None
         where a fitted model is scored."""
+        return together(X if inputs is None else inputs, labels, ids)
 
     @abstractmethod
     def _fit_private(self, X: Any, inputs: Any, labels: PrivateLabels) -> None:
@@ -206,9 +200,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
         if is_closed(y):
             y.require_public(X, "features")
             return
-        private = private_names((*y.receipts, *y.behind))
-        require_public_columns(column_names(X), private, "features")
-        require_public_columns(column_names(ids), private, "ids")
+        require_public_beside(y, X, "features")
+        require_public_beside(y, ids, "ids")
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any) -> Self:
         inputs, labels = self._matched(X, inputs, y, ids)
@@ -362,17 +355,11 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
 
     def _describe(self, noisy: NoisyLabels, found: HeldOutRows | None) -> None:
         super()._describe(noisy, found)
-        judged = (
-            None if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
-        )
-        self.estimated_accuracy_: metrics.Estimate | None = judged.accuracy if judged else None
-        self.estimated_log_loss_: metrics.Estimate | None = judged.log_loss if judged else None
-        self.baseline_accuracy_: metrics.Estimate | None = (
-            judged.baseline_accuracy if judged else None
-        )
-        self.baseline_log_loss_: metrics.Estimate | None = (
-            judged.baseline_log_loss if judged else None
-        )
+        judged = {} if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
+        self.estimated_accuracy_: metrics.Estimate | None = judged.get("accuracy")
+        self.estimated_log_loss_: metrics.Estimate | None = judged.get("log_loss")
+        self.baseline_accuracy_: metrics.Estimate | None = judged.get("baseline_accuracy")
+        self.baseline_log_loss_: metrics.Estimate | None = judged.get("baseline_log_loss")
 
 
 class RegressorEstimator(RegressorMixin, LabelDPEstimator):
@@ -504,12 +491,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 def quantiles_of(q: float | ArrayLike) -> Floats:
     """Check shares in (0, 1): one, or a list of them."""
     wanted = _validate.floats(q=q)
-    wrong = wanted[~((wanted > 0) & (wanted < 1))]
-    if wanted.ndim > 1 or not wanted.size or len(wrong):
-        got = _validate.shown(float(wrong[0]) if len(wrong) else q)
+    if wanted.ndim > 1 or not wanted.size or not ((wanted > 0) & (wanted < 1)).all():
         raise InvalidInput(
             "Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got"
-            f" {got}."
+            f" {_validate.shown(q)}."
         )
     return wanted
 
@@ -550,9 +535,11 @@ class ChargedRun(StageRun, Protocol):
     def receipt(self) -> Receipt | None:
         """The charge; None in other processes than the first one of a distributed training."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Return the run."""
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Settle the run, unless there is an error."""
 
 
 class StagedEstimator(LabelDPEstimator, Generic[Fitted]):

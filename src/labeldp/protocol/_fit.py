@@ -15,7 +15,7 @@ costs one epsilon.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -501,7 +501,7 @@ class GroupPlan:
         Budget left for the law, rounded down; 0 if no law follows.
     law : Law or None
         The law for this division of the budget; None: the user's.
-    found : Found or None
+    found : labeldp.learn.Clusters or None
         Finds the groups of other rows.
     request : function of an order of the rows, or None
         Computes the digest of what decides the groups, by which a ledger recognises a repeat; None:
@@ -512,7 +512,7 @@ class GroupPlan:
     query: "Query"
     epsilon: float
     law: Law | None = None
-    found: "Found | None" = None
+    found: Any = None
     request: Callable[[NDArray[np.intp] | None], str] | None = None
 
     @property
@@ -531,21 +531,6 @@ class GroupPlan:
             groups=asked.groups,
             found=None if self.found is None else self.found.restored(asked.kept),
         )
-
-
-class Found(Protocol):
-    """Finds the group of any row."""
-
-    @property
-    def kept(self) -> Mapping[str, NDArray[Any]]:
-        """Arrays to store with the answer, from which `restored` rebuilds this object."""
-
-    def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the object as it was when the groups were asked about."""
-
-    def model_of(self, answer: "Aggregate", groups: NDArray[np.int64]) -> tuple[Any, Floats]:
-        """Make a model with `predict_proba` for any row, from an answer about the groups; and the
-        prior (n, K) of the rows in these."""
 
 
 class GroupPrior(Protocol):
@@ -695,13 +680,16 @@ class StageRun(Protocol):
     """The part of `labeldp.custody._run.Run` that the loop uses."""
 
     @property
-    def n_rows(self) -> int: ...
+    def n_rows(self) -> int:
+        """Number of rows."""
 
-    def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]: ...
+    def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]:
+        """Divide the rows into parts of these shares: the part of each row, (n,)."""
 
     def privatize(
         self, rows: Rows, law: Law, prior: "Weights" = None, stage: str = "release"
-    ) -> NoisyLabels: ...
+    ) -> NoisyLabels:
+        """Draw these rows, or return what was drawn for them."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
         if closed:
             noisy.require_public(columns, "ids")
         else:
-            require_public_ids(columns, noisy)
+            require_public_beside(noisy, columns, "ids")
     places = positions_of(exact_array(named.table), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
     found = noisy.subset(order) if closed else derived(noisy[order], index=None)
@@ -145,10 +145,10 @@ def matched_by_id(ids: Any, n_items: int, noisy: Any) -> tuple[NDArray[np.int64]
     return places[order], found
 
 
-def require_public_ids(ids: Any, noisy: NoisyLabels) -> None:
-    """Refuse ids that have the name of a private column, as far as the noisy labels know it."""
+def require_public_beside(noisy: NoisyLabels, columns: Any, what: str) -> None:
+    """Refuse columns that have the name of a private one, as far as the noisy labels know it."""
     require_public_columns(
-        column_names(ids), private_names((*noisy.receipts, *noisy.behind)), "ids"
+        column_names(columns), private_names((*noisy.receipts, *noisy.behind)), what
     )
 
 

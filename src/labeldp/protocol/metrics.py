@@ -305,26 +305,7 @@ def log_loss(
     return _mean(noisy, losses, weights, confidence, most=float(losses.max()), constant=entropy)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The accuracy and log-loss of a model, next to those of a constant prediction on the same
-    rows: the class frequencies.
-
-    Attributes
-    ----------
-    accuracy, log_loss : Estimate
-    baseline_accuracy, baseline_log_loss : Estimate
-        Of the constant prediction. If a class is rare, the constant is nearly always right, and
-        only the log-loss shows a better model.
-    """
-
-    accuracy: Estimate
-    log_loss: Estimate
-    baseline_accuracy: Estimate
-    baseline_log_loss: Estimate
-
-
-def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
+def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> dict[str, Estimate]:
     """Measure a model, and the constant prediction with these class frequencies: accuracy and
     log-loss of both.
 
@@ -334,6 +315,12 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     proba : (n, K) array
     frequencies : (K,) array
         Class frequencies of the model's training rows, from `likeliest_frequencies`.
+
+    Returns
+    -------
+    dict of str to Estimate
+        "accuracy", "log_loss", "baseline_accuracy", "baseline_log_loss". If a class is rare, the
+        constant is nearly always right, and only the log-loss shows a better model.
 
     Warns
     -----
@@ -356,12 +343,11 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         "the class frequencies",
     )
     each_row = np.ones(len(noisy))
-    return Judgement(
-        *(
-            _mean(noisy, each, each_row, 0.95, most=float(each.max()), constant=None)
-            for each in losses
-        )
-    )
+    names = ("accuracy", "log_loss", "baseline_accuracy", "baseline_log_loss")
+    return {
+        name: _mean(noisy, each, each_row, 0.95, most=float(each.max()), constant=None)
+        for name, each in zip(names, losses, strict=True)
+    }
 
 
 def warn_of_worse_than_constant(
@@ -637,14 +623,9 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
     by_class = isinstance(given, Mapping)
     if by_class and set(given) != set(classes):
         # A name that is no class is not shown: it may have been read off raw labels.
-        other = next((each for each in given if each not in set(classes)), None)
-        near = _validate.suggest(
-            other, [each for each in classes if isinstance(each, str) and each not in given]
-        )
-        what = "other names" if other is not None else "only some of them"
         raise InvalidInput(
             f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got"
-            f" {what}.{near}"
+            " other names, or only some of them."
         )
     rates = _validate.floats(class_prior=[given[each] for each in classes] if by_class else given)
     if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
@@ -1467,12 +1448,10 @@ class Scorer:
         """
         found = self.estimate(estimator, X, y, sample_weight)
         if np.isnan(found.value):
-            numbers = self.metric is r2
             raise InvalidInput(
                 f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no"
-                f" {'variance' if numbers else 'row of a class'} is left once the noise is taken"
-                " off. Use fewer folds,"
-                f" {'make_scorer(' + repr(_SQUARES) + ')' if numbers else 'class_prior='}, or"
+                " row of a class, or no variance is left once the noise is taken off."
+                f" Use fewer folds, class_prior=, of numbers make_scorer({_SQUARES!r}), or"
                 " labeldp.metrics.likelihood_scorer, which is always defined."
             )
         warn_of_score(found, y, self.metric.__name__)
@@ -1984,16 +1963,12 @@ def _require_order(noisy: NoisyLabels) -> None:
     which nobody predicts."""
     _require_rows(noisy)
     if noisy.order == "drawn":
-        by = (
-            "the ids of the predicted rows"
-            if noisy.explicit_ids
-            else "range(n), if the predicted rows were read from that very file"
-        )
         warn(
             LabelDPWarning(
                 "The noisy labels were read from a released table, whose rows are in an order of"
                 " their own, and nothing says which prediction belongs to which: they are taken"
-                f" one by one. Pass noisy.by_id(ids), with {by}."
+                " one by one. Pass noisy.by_id(ids), with the ids of the predicted rows; without"
+                " an id column range(n), if they were read from that very file."
             )
         )
 

@@ -16,20 +16,13 @@ from labeldp.stats._figures import (
     mean,
     quantiles,
 )
-from labeldp.stats._power import (
-    LogisticCoefficient,
-    MeanDifference,
-    ProportionDifference,
-    power,
-    rows_for,
-)
+from labeldp.stats._power import MeanDifference, ProportionDifference, power, rows_for
 from labeldp.stats._regression import Regression, regress
 
 __all__ = [
     "CrossTable",
     "Difference",
     "Figures",
-    "LogisticCoefficient",
     "MeanDifference",
     "ProportionDifference",
     "Regression",

@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
-from labeldp.custody._encode import column_names, is_missing, require_public_columns
+from labeldp.custody._encode import is_missing
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._matching import together
-from labeldp.receipt import private_names
+from labeldp.protocol._matching import require_public_beside, together
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -51,11 +50,14 @@ class Rows:
         A single group of all rows if none are given.
     units : (n,) int64 or None
         Code of each row's unit; None: each row is its own unit.
+    table : (n, p) float64
+        Public numbers; of no column if none are given.
     """
 
     noisy: NoisyLabels
     groups: Levels
     units: Codes | None
+    table: Floats
 
 
 def rows_of(
@@ -65,9 +67,10 @@ def rows_of(
     groups: Sequence[object] | None = None,
     units: Column = None,
     ids: ArrayLike | None = None,
+    X: Floats | None = None,
 ) -> Rows:
-    """Match noisy labels, groups and units, by ids if they are given; leave out rows without
-    evidence.
+    """Match noisy labels, groups, units and numbers, by ids if they are given; leave out rows
+    without evidence.
 
     Parameters
     ----------
@@ -86,7 +89,7 @@ def rows_of(
         own.
     """
     require_noisy(noisy)
-    columns, told = matched(noisy, ids, by=by, units=units)
+    columns, told = matched(noisy, ids, by=by, units=units, X=X)
     kept = np.flatnonzero(told.evidenced)
     found = (
         levels_of(columns["by"], "by", groups)
@@ -100,6 +103,7 @@ def rows_of(
         told if len(kept) == len(told) else told[kept],
         Levels(found.codes[kept], found.values),
         people,
+        np.empty((len(kept), 0)) if X is None else columns["X"][kept],
     )
 
 
@@ -154,9 +158,7 @@ def require_public(column: object, name: str, noisy: NoisyLabels | None = None) 
             " (labeldp.LabelColumns): labeldp.stats.frequencies(noisy)."
         )
     if noisy is not None:
-        require_public_columns(
-            column_names(column), private_names((*noisy.receipts, *noisy.behind)), name
-        )
+        require_public_beside(noisy, column, name)
 
 
 def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) -> Levels:

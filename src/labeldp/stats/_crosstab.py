@@ -12,14 +12,14 @@ from scipy.special import chdtrc
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.stats._columns import Codes, Column, Floats, require_noisy, rows_of
+from labeldp.stats._columns import Codes, Column, Floats, rows_of
 from labeldp.stats._figures import (
     Contributions,
     Figures,
     asked_by_prior,
     contributions_of,
-    each_group,
-    frequencies,
+    figures_of,
+    members_of,
     sum_by,
 )
 
@@ -117,15 +117,15 @@ def crosstab(
     >>> table.df, table.pvalue < 0.001
     (2, True)
     """
-    require_noisy(noisy)
-    shares = frequencies(noisy, by, groups=groups, units=units, ids=ids, confidence=confidence)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
+    shares = figures_of(rows, np.eye(noisy.n_classes), noisy.classes, confidence, True)
     inside = np.flatnonzero(rows.groups.codes >= 0)
     if not len(inside):
         raise InvalidInput("Expected rows with evidence in at least one group, got none.")
-    members = [np.searchsorted(inside, mine) for mine in each_group(rows) if len(mine)]
-    told = rows.noisy if len(inside) == len(rows.noisy) else rows.noisy[inside]
-    statistic, df = _independence(told, members, None if rows.units is None else rows.units[inside])
+    members = [np.searchsorted(inside, mine) for mine in members_of(rows) if len(mine)]
+    statistic, df = _independence(
+        rows.noisy[inside], members, None if rows.units is None else rows.units[inside]
+    )
     return CrossTable(
         shares,
         shares.value * shares.n_rows[:, None],

@@ -10,7 +10,6 @@ exact.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import gammaincc, gammaln, ndtr, softmax
@@ -22,17 +21,6 @@ Pieces = tuple[Floats, Floats, Floats]
 """Of n rows: ln M (n,), gradient (n, q) and Hessian (n, q, q) in the predictors."""
 
 
-class Family(Protocol):
-    """A model of the classes given predictors."""
-
-    def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
-        """Compute log-likelihood, gradient and Hessian of rows from predictors (n, q) and
-        likelihoods (n, K)."""
-
-    def probabilities(self, eta: Floats) -> Floats:
-        """Compute class probabilities: (n, K)."""
-
-
 @dataclass(frozen=True)
 class Softmax:
     """Multinomial logit with the first class for reference: predictors (n, K - 1). With K = 2,
@@ -42,6 +30,8 @@ class Softmax:
         return np.asarray(softmax(np.column_stack([np.zeros(len(eta)), eta]), axis=1))
 
     def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
+        """Compute log-likelihood, gradient and Hessian of rows from predictors (n, q) and
+        likelihoods (n, K)."""
         p = self.probabilities(eta)
         joint = p * likelihood
         total = np.maximum(joint.sum(axis=1), _TINY)
@@ -73,13 +63,6 @@ class Cells(ABC):
 
     def probabilities(self, eta: Floats) -> Floats:
         return np.asarray(np.diff(self._function(eta)[0], axis=1, prepend=0.0, append=1.0))
-
-    def means(self, eta: Floats, points: Floats) -> tuple[Floats, Floats]:
-        """Compute the mean of the rounded outcome, (n,), and its gradient in the predictors, (n,
-        q), from the points (K,)."""
-        value, slope, _ = self._function(eta)
-        gaps = np.diff(points)
-        return np.asarray(points[-1] - value @ gaps), -np.einsum("b,nbq->nq", gaps, slope)
 
     def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
         value, slope, bend = self._function(eta)
@@ -123,3 +106,6 @@ class Count(Cells):
         slope = -rate * mass
         bend = slope + rate**2 * (mass - before)
         return value, slope[:, :, None], bend[:, :, None, None]
+
+
+Family = Softmax | Normal | Count

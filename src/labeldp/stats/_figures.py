@@ -4,7 +4,7 @@ between groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import ndtr
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
+from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
@@ -138,18 +138,6 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
         found = _of_bits(noisy) if bits.all() else _together(noisy, bits)
     if weights and np.abs(_contrasts(len(found.known)) - found.known).max() > 1e-6:
         return weights
-    asked = [block for block in noisy.blocks if asked_by_prior(block)]
-    if asked:
-        laws = ", ".join(sorted({block.law.name for block in asked}))
-        warn(
-            PriorQuestionsWarning(
-                f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so"
-                " this figure takes it that within each group the prior does not tell rows apart."
-                " That holds if no prior was given, or one for all rows, or one a group. If a model"
-                " made it, use noisy.measurable (the rows of a first stage), or a regression on"
-                " these features."
-            )
-        )
     return found
 
 
@@ -489,9 +477,11 @@ def frequencies(
     place of rows if units are given. With m intervals each has confidence c^(1/m): exact for groups
     without common units, and never too little (in the normal limit) for any dependence. Where a law
     has no unbiased estimator for each question, estimates are weighted least squares of bits
-    (PriorSplit, Threshold) or maximum-likelihood ones (and a warning says what that assumes if a
-    prior asked). Where rows are too few for these, unbiased weights are taken, if the law has some
-    over its questions (Threshold); else the value is NaN.
+    (PriorSplit, Threshold) or maximum-likelihood ones. Both take it that within each group the
+    prior by which rows were asked does not tell rows apart: that holds without a prior, or with one
+    for all rows, or one a group. If a model made it, use `noisy.measurable` (the rows of a first
+    stage), or `regress` on the features of the model. Where rows are too few for these, unbiased
+    weights are taken, if the law has some over its questions (Threshold); else the value is NaN.
 
     Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
 
@@ -509,7 +499,7 @@ def frequencies(
     True
     """
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
-    return _figures(rows, np.eye(noisy.n_classes), noisy.classes, confidence, simultaneous)
+    return figures_of(rows, np.eye(noisy.n_classes), noisy.classes, confidence, simultaneous)
 
 
 def mean(
@@ -561,7 +551,7 @@ def mean(
     """
     numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
-    return _figures(rows, numbers[None], ("mean",), confidence, simultaneous)
+    return figures_of(rows, numbers[None], ("mean",), confidence, simultaneous)
 
 
 def quantiles(
@@ -620,7 +610,7 @@ def quantiles(
     below[:, order] = np.tri(len(order))
     g = len(rows.groups.values)
     each = _each(rows, confidence, len(wanted), simultaneous)
-    curve = _figures(rows, below, tuple(points.tolist()), each, False)
+    curve = figures_of(rows, below, tuple(points.tolist()), each, False)
     cells = np.full((3, g, len(wanted)), np.nan)
     for i in range(g):
         for j, level in enumerate(wanted):
@@ -669,13 +659,13 @@ def _each(rows: Rows, confidence: float, count: int, simultaneous: bool) -> floa
     return float(asked ** (1 / max(1, filled * count))) if simultaneous else asked
 
 
-def _figures(
+def figures_of(
     rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool
 ) -> Figures:
     """Estimate the means of numbers (J, K) in each group."""
     _validate.boolean(simultaneous=simultaneous)
     _require_told(rows.noisy, numbers)
-    members = list(each_group(rows))
+    members = members_of(rows)
     cells, n_rows = (
         np.empty((4, len(members), len(numbers))),
         np.array([len(mine) for mine in members], np.int64),
@@ -683,7 +673,7 @@ def _figures(
     each = _each(rows, confidence, len(numbers), simultaneous)
     for i, mine in enumerate(members):
         cells[:, i] = _estimates(
-            _part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each
+            rows.noisy[mine], None if rows.units is None else rows.units[mine], numbers, each
         )
     low, high = float(numbers.min()), float(numbers.max())
     value, bottom, top, stderr = cells
@@ -720,10 +710,6 @@ def _require_told(noisy: NoisyLabels, numbers: Floats) -> None:
             " row about one column. Estimate each column, noisy[name], or release with split"
             " 'joint' or 'equal' to estimate combinations."
         )
-
-
-def _part(rows: Rows, members: Codes) -> NoisyLabels:
-    return rows.noisy if len(members) == len(rows.noisy) else rows.noisy[members]
 
 
 def _estimates(
@@ -876,14 +862,14 @@ def difference(
 
 def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     first, second = pair = _two(rows.groups)
-    members = [np.flatnonzero(rows.groups.codes == i) for i in range(2)]
+    members = members_of(rows)
     for group, mine in zip(pair, members, strict=True):
         if not len(mine):
             raise InvalidInput(
                 f"Expected rows with evidence in both groups, got none in {group!r}."
             )
     z = quantile(confidence)
-    parts = [contributions_of(_part(rows, mine)) for mine in members]
+    parts = [contributions_of(rows.noisy[mine]) for mine in members]
     sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
         values = part.table @ numbers
@@ -1000,7 +986,8 @@ def effect(
         "arms",
         "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
     )
-    rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)
+    numeric = None if table is None else table.table
+    rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids, X=numeric)
     if rows.units is not None:
         # the rows of a unit in both arms say nothing of one treatment against the other
         arm_of = rows.groups.codes
@@ -1015,8 +1002,7 @@ def effect(
     plain = _difference(rows, numbers, confidence)
     if table is None:
         return plain
-    found, told = matched(noisy, ids, X=table.table)
-    return _adjusted(plain, rows, numbers, Design(found["X"][told.evidenced], table.names))
+    return _adjusted(plain, rows, numbers, Design(rows.table, table.names))
 
 
 def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:
@@ -1069,7 +1055,6 @@ def sum_by(table: Floats, units: Codes) -> Floats:
     return np.asarray(np.add.reduceat(table[order], starts, axis=0))
 
 
-def each_group(rows: Rows) -> Iterator[Codes]:
-    """Yield the positions of the rows of each group."""
-    for i in range(len(rows.groups.values)):
-        yield np.flatnonzero(rows.groups.codes == i)
+def members_of(rows: Rows) -> list[Codes]:
+    """List the positions of the rows of each group."""
+    return [np.flatnonzero(rows.groups.codes == i) for i in range(len(rows.groups.values))]

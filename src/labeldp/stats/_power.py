@@ -4,10 +4,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -17,20 +16,6 @@ from labeldp.laws._response import RandomizedResponse
 from labeldp.laws._subset import SubsetSelection
 from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import Floats
-
-_FEWEST = 2  # rows of a comparison: one of each group
-_NODES = 60  # of the Gauss-Hermite rule for a normal covariate
-
-
-class Effect(Protocol):
-    """What is to be detected."""
-
-    def size(self) -> float:
-        """Return the size of the effect."""
-
-    def variance(self, law: Law | None) -> float:
-        """Return the variance of its estimate times the number of rows, under this law, or without
-        privacy."""
 
 
 @dataclass(frozen=True)
@@ -118,63 +103,7 @@ class MeanDifference:
         return one / (1 - self.share) + one / self.share
 
 
-@dataclass(frozen=True)
-class LogisticCoefficient:
-    """A coefficient of a logistic regression of a label of two classes on one column, as
-    `labeldp.stats.regress` estimates it.
-
-    Attributes
-    ----------
-    log_odds_ratio : float
-        Change of the log-odds by one unit of the column; not 0.
-    base_rate : float in (0, 1)
-        Probability of the second class where the column is at its mean (normal), or at 0 (two
-        values).
-    spread : float > 0
-        Standard deviation of a normal column; 1 by default. Not used with `share`.
-    share : float in (0, 1), optional
-        The column has the values 0 and 1, and this share of ones. None (default): it is normal.
-    """
-
-    log_odds_ratio: float
-    base_rate: float
-    spread: float = 1.0
-    share: float | None = None
-
-    def __post_init__(self) -> None:
-        _validate.fraction(base_rate=self.base_rate)
-        _validate.positive(spread=self.spread)
-        if self.share is not None:
-            _validate.fraction(share=self.share)
-
-    def size(self) -> float:
-        """Return the coefficient."""
-        return self.log_odds_ratio
-
-    def variance(self, law: Law | None) -> float:
-        """Compute the variance of the estimated coefficient times the number of rows, under a law,
-        or without privacy."""
-        if self.share is None:
-            nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-            x, weights = nodes * self.spread, weights / weights.sum()
-        else:
-            x, weights = np.array([0.0, 1.0]), np.array([1 - self.share, self.share])
-        p = expit(math.log(self.base_rate / (1 - self.base_rate)) + self.log_odds_ratio * x)
-        own, other = (1.0, 0.0) if law is None else _inclusion(law, 2)
-        seen = other + (own - other) * p
-        # Fisher's information of the output on the log-odds; none where the class is certain
-        spread = seen * (1 - seen)
-        information = (
-            weights * ((own - other) * p * (1 - p)) ** 2 / np.where(spread > 0, spread, 1.0)
-        )
-        design = np.column_stack([np.ones_like(x), x])
-        found = design.T @ (information[:, None] * design)
-        if not np.linalg.det(found) > 1e-12 * found[0, 0] * found[1, 1]:
-            raise InvalidInput(
-                "Expected an effect that leaves both classes possible at several values of the"
-                f" column, got {self}."
-            )
-        return float(np.linalg.inv(found)[1, 1])
+Effect = ProportionDifference | MeanDifference
 
 
 def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0.95) -> float:
@@ -182,7 +111,7 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
 
     Parameters
     ----------
-    effect : ProportionDifference, MeanDifference or LogisticCoefficient
+    effect : ProportionDifference or MeanDifference
     law : Law, or None
         The law of each row: with at most m rows of a unit, at epsilon / m. None: no privacy, to
         compare.
@@ -227,7 +156,7 @@ def rows_for(
 
     Parameters
     ----------
-    effect : ProportionDifference, MeanDifference or LogisticCoefficient
+    effect : ProportionDifference or MeanDifference
     law : Law, or None
         As for `power`.
     power : float
@@ -268,7 +197,7 @@ def rows_for(
             f"Expected an effect that some number of rows detects, got one of size {size:.3g}. Give"
             " the least one that matters."
         )
-    return max(_FEWEST, math.ceil(rows))
+    return max(2, math.ceil(rows))  # one of each group
 
 
 def _size(effect: Effect) -> float:

@@ -10,38 +10,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import block_diag
-from scipy.special import gammaincc, ndtr
+from scipy.special import ndtr
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning, warn
+from labeldp.errors import InvalidInput, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._statistics import number_text, quantile
+from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import (
     Codes,
     Column,
     Design,
     Floats,
     design_of,
-    levels_of,
-    matched,
     number_of,
     numbers_of,
     require_noisy,
     require_rank,
-    warn_of_units,
+    rows_of,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
 from labeldp.stats._figures import digits_text, least_squares, outer_of, text_table
-from labeldp.stats._likelihood import FAR, Maximum, Problem, Profile, maximise
+from labeldp.stats._likelihood import FAR, Problem, Profile, maximise
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
 # information of a row on a coefficient, in standard deviations of its column, below which it is
 # told nothing
 _FLAT = 1e-7
-# chance, at most, that a model is called a misfit though it is right: who is warned in vain loses
-# little
-_MISFIT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,18 +256,11 @@ def regress(
 
     Warns
     -----
-    MisfitWarning
-        A linear model contradicts least squares, where the law has unbiased weights: its
-        coefficients and those of the released outcomes differ by more than chance (at the level
-        0.01), and by more than a standard error of the model. A misfit that moves coefficients by
-        two or three standard errors is often not seen, since least squares are less precise: no
-        warning is no proof.
     SeparationWarning
         Some coefficients have no finite estimate, as with perfectly separated classes: they are
         returned with infinite standard errors. These are coefficients that grow without bound, and
         those that the others, grown so far, leave open: ten standard errors to either side change
-        the likelihood by less than chance does. Or the outputs tell of a linear model's scale no
-        more than as many rows as it has coefficients would without noise.
+        the likelihood by less than chance does.
 
     Notes
     -----
@@ -321,19 +309,14 @@ def regress(
     )
     _check_model(require_noisy(noisy), model)
     raw = design_of(X, names, intercept=True, noisy=noisy)
-    columns, told = matched(noisy, ids, X=raw.table, units=units)
-    kept = np.flatnonzero(told.evidenced)
-    design = Design(columns["X"][kept], raw.names)
+    rows = rows_of(noisy, units=units, ids=ids, X=raw.table)
+    design = Design(rows.table, raw.names)
     require_rank(design)
-    people = None if units is None else levels_of(columns["units"], "units").codes[kept]
-    if units is None:
-        warn_of_units(told)
-    known = told if len(kept) == len(told) else told[kept]
     chosen = kind or ("observed" if units is None and model != "least-squares" else "sandwich")
     return (
-        _least_squares(known, design, people)
+        _least_squares(rows.noisy, design, rows.units)
         if model == "least-squares"
-        else _likeliest(known, design, model, people, chosen)
+        else _likeliest(rows.noisy, design, model, rows.units, chosen)
     )
 
 
@@ -434,26 +417,10 @@ def _likeliest(
                 " are infinite. Leave columns out or use more rows."
             )
         )
-    elif isinstance(problem.family, Normal) and found.converged and noisy.invertible.all():
-        outcome = (
-            noisy.class_weights() @ numbers_of(noisy) / spread,
-            np.sort(numbers_of(noisy)) / spread,
-        )
-        errors = np.sqrt(np.diagonal(covariance))
-        _warn_of_misfit(problem, problem.family, found, outcome, units, each, design.names, errors)
     # Rows without noise tell the logarithm of their scale with the variance 1 / (2 rows).
     rows = (
         float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
     )
-    if rows is not None and not lost.any() and rows <= len(design.names):
-        warn(
-            SeparationWarning(
-                f"The {len(noisy)} outputs tell of the scale of the linear model's errors what"
-                f" {number_text(rows)} rows without noise would, too few for {len(design.names)}"
-                " coefficients. Their intervals are the whole range. Leave columns out or use more"
-                " rows."
-            )
-        )
     profile = Profile(
         problem,
         found,
@@ -479,59 +446,6 @@ def _likeliest(
         _classes=noisy.classes,
         _family=family,
         _profile=profile,
-    )
-
-
-def _warn_of_misfit(
-    problem: Problem,
-    family: Normal,
-    found: Maximum,
-    outcome: tuple[Floats, Floats],
-    units: Codes | None,
-    back: Floats,
-    names: tuple[str, ...],
-    stderr: Floats,
-) -> None:
-    """Warn if least squares coefficients of the outcome differ from those that a fitted model of
-    numbers implies by more than chance, and one by more than its standard error.
-
-    By a chi-square test that both are estimates of the same (Hausman 1978, "Specification tests in
-    econometrics"). `outcome` is unbiased estimates (n,) of the rounded outcome and points (K,),
-    `back` (p, p) leads from the problem's columns to the user's.
-    """
-    X, (values, points) = problem.designs[0], outcome
-    n, p = X.shape
-    means, moved = np.empty(n), np.zeros((p, len(found.flat)))
-    for rows in problem.batches():
-        means[rows], slope = family.means(problem.predictors(found.flat, rows), points)
-        moved += np.hstack(
-            [
-                X[rows].T @ (part[rows] * slope[:, j : j + 1])
-                for j, part in enumerate(problem.designs)
-            ]
-        )
-    # How much each row moves the difference: by its own residual, and by its pull on the model's
-    # estimates.
-    each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(-found.hessian, moved.T)
-    total = each.sum(axis=0)
-    statistic = float(total @ np.linalg.pinv(outer_of(each, units), hermitian=True) @ total)
-    implied, apart = (back @ (part / n) for part in (X.T @ means, total))
-    far = np.abs(apart) > stderr[: len(names)]
-    if gammaincc(p / 2, statistic / 2) > _MISFIT or not far.any():
-        return
-    listed = ", ".join(
-        f"{name} {number_text(implied[i] + apart[i])} and {number_text(implied[i])}"
-        for i, name in enumerate(names)
-        if far[i]
-    )
-    warn(
-        MisfitWarning(
-            "The linear model, whose errors are normal and equally wide in all rows, does not fit"
-            " what was released: least squares of the outcome, which assumes no distribution, and"
-            f" the fitted model give {listed}. Its coefficients and intervals then miss those of"
-            " the mean, also with sandwich standard errors. Take model='least-squares' for numbers"
-            " that are skewed."
-        )
     )
 
 
