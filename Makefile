@@ -154,6 +154,8 @@ nightly:
 	@$(MAKE) test-later
 	@$(MAKE) coverage
 	@for seed in 1 2 3 4 5; do LABELDP_NIGHTLY=1 LABELDP_TEST_SEED=$$seed $(MAKE) test TESTS="--hypothesis-seed=$$seed"; done
+	@LABELDP_NIGHTLY=1 $(MAKE) test-deep
+	@LABELDP_NIGHTLY=1 $(MAKE) test-engines
 	@$(PY) -m benchmarks faults --afresh
 
 clean:

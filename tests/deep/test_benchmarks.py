@@ -391,6 +391,7 @@ def test_a_gpu_does_what_matters_most_first():
     assert wanted[8:] == [("cifar10", None), ("cifar100", None)]
 
 
+@pytest.mark.nightly
 def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(share, "PATH", tmp_path / "share.json.gz")
     monkeypatch.setattr(share, "EPOCHS", 5)

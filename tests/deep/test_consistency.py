@@ -527,6 +527,7 @@ def test_a_table_of_likelihoods_is_evidence_too():
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_what_rows_share_teaches_more_than_each_row_alone():
     X, y, X_test, y_test = digits()
     noisy = ldp.privatize(
@@ -598,6 +599,7 @@ def gently(images, generator):
     return augment.rand_augment(images, generator, strength=0.5, hole=0.3)
 
 
+@pytest.mark.nightly
 def test_naive_fixmatch_collapses_at_a_small_epsilon_and_posterior_selection_does_not():
     """Epsilon 0.5: a threshold on the net's own belief lets one class take over, after a rise, and
     the loop tells of it; votes of neighbours, and predictions aligned to the class frequencies,

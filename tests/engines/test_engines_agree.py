@@ -147,6 +147,7 @@ def check(tmp_path: Path, rows: pa.Table, spark: Any, ray: Any, **changes: Any) 
     return first
 
 
+@pytest.mark.nightly
 def test_many_rows(tmp_path: Path, spark: Any, ray: Any) -> None:
     n = 300_000  # nine chunks
     rows = narrow(n)

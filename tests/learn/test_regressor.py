@@ -220,6 +220,7 @@ def test_boosting_takes_what_unseen_rows_speak_for_also_in_a_pipeline() -> None:
         assert 8 < found[1][1] <= 40
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("same_noise")
 def test_where_rows_tell_much_their_likelihood_chooses_the_size_of_trees() -> None:
     """A table of many levels wants large trees, a sum of simple parts small ones; few rows get
@@ -619,6 +620,7 @@ def test_a_stage_of_one_row_and_constant_features_are_learned_as_a_constant(esti
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("same_noise")
 @pytest.mark.parametrize(
     ("law", "epsilon"),

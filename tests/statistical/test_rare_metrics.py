@@ -83,6 +83,7 @@ LAWS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("known", [False, True], ids=["rate unknown", "rate known"])
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_intervals_cover_what_is_true_of_the_population(law, known):
@@ -115,6 +116,7 @@ def test_intervals_cover_what_is_true_of_the_population(law, known):
         assert width < 1.5 * needed, (name, width / needed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [1e-6, 0.001, 0.01, 0.05])
 @pytest.mark.parametrize("shift", [3.0, 0.0], ids=["rare", "balanced"])
 def test_areas_cover_where_noise_hides_the_class(shift, epsilon):
@@ -140,6 +142,7 @@ def test_areas_cover_where_noise_hides_the_class(shift, epsilon):
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("known", [False, True], ids=["rate unknown", "rate known"])
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.2])
 def test_average_precision_covers_under_much_noise(epsilon, known):

@@ -80,6 +80,7 @@ GRID = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize(("n_classes", "epsilon"), GRID)
 def test_class_frequencies_never_hurt(n_classes: int, epsilon: float, slope: float) -> None:
@@ -109,6 +110,7 @@ def test_class_frequencies_never_hurt(n_classes: int, epsilon: float, slope: flo
     ), found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("n_classes", [3, 4, 10, 30])
 @pytest.mark.parametrize("heavy", [0.6, 0.9])
 def test_one_heavy_class_never_hurts(n_classes: int, heavy: float) -> None:
@@ -135,6 +137,7 @@ def test_splits_reach_what_subset_selection_does(n_classes: int) -> None:
         assert split >= subset - slack(split, subset) - 0.05
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("law", "n_stages", "epsilon"),
     [("auto", 1, 0.5), ("auto", 2, 0.5), ("auto", 1, 2.0), ("split", 1, 0.5)],
@@ -167,6 +170,7 @@ def test_the_classifier_learns_as_well_with_class_frequencies(
     assert found[1] >= found[0] - 0.12, found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", ["auto", "rr-with-prior"])
 def test_a_prior_of_clusters_helps(law: str) -> None:
     """Part of the budget goes to counts of clusters, and what is learned with them is not below
