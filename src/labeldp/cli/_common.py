@@ -360,11 +360,7 @@ LedgerPath = Annotated[
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key",
-        help=(
-            "Place of the release secret: file:PATH, env:NAME or hook:package.module:function."
-            " Default: LABELDP_KEY."
-        ),
+        "--key", help="Place of the release secret: file:PATH or env:NAME. Default: LABELDP_KEY."
     ),
 ]
 

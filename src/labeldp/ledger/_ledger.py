@@ -98,10 +98,10 @@ class Ledger:
         Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets
         the budget to its own epsilon, so that anything further must be allowed by name with
         `set_budget`.
-    key : str, Path, KeySource or function, optional
-        Source of the release secret: "file:PATH", "env:NAME", "hook:package.module:function", or a
-        function that can be imported by its name. With it, neither a run's folder nor the release
-        secret alone suffices to compute the run's noise. The ledger never holds the secret itself.
+    key : str, Path or KeySource, optional
+        Source of the release secret: "file:PATH" or "env:NAME". With it, neither a run's folder nor
+        the release secret alone suffices to compute the run's noise. The ledger never holds the
+        secret itself.
 
     Notes
     -----
@@ -122,7 +122,7 @@ class Ledger:
 
     location: str | Path | LedgerUrl
     budget: float | None = None
-    key: KeySource | str | Path | Callable[[], bytes] | None = None
+    key: KeySource | str | Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "location", location_of(self.location))
