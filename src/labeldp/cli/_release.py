@@ -16,12 +16,9 @@ from labeldp.cli._common import (
     ColumnOptions,
     Commands,
     Dataset,
-    EngineName,
     Json,
     LedgerOptions,
-    PriorText,
     Redraw,
-    RowOrder,
     SecretOptions,
     Strict,
     Table,
@@ -74,8 +71,22 @@ class ReleaseOptions(ColumnOptions):
             ),
         ),
     ] = None
-    prior: PriorText = None
-    order: RowOrder = "shuffle"
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help=(
+                "Public weights of the classes: columns A,B,C; a table:PATH,key=COLUMN; a"
+                " model:PATH (folder of labeldp train, .skops, .pt2; then feature=COLUMN and"
+                " trust=TYPE, each as often as needed). Or histogram[,eps=E]: a part of epsilon"
+                " pays for a noisy histogram of the label column, which is published, too."
+            ),
+        ),
+    ] = None
+    order: Annotated[
+        Literal["shuffle", "keep"],
+        typer.Option(help="keep: you state that order and layout are public."),
+    ] = "shuffle"
     dataset: Dataset = None
     overlap: Annotated[
         Literal["charge", "refuse"],
@@ -124,7 +135,17 @@ def release(
     ],
     asked: ReleaseOptions,
     ledger: SecretOptions,
-    engine: EngineName = "local",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help=(
+                "local, spark or ray; with Spark's master or Ray's address after a colon:"
+                " spark:spark://host:7077. These take Parquet, need --id and --classes, and write a"
+                " folder."
+            ),
+        ),
+    ] = "local",
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
@@ -138,9 +159,15 @@ def release(
     began = utc_now()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, name, master=master, redraw=redraw, progress=progress)
-    facts = _facts_of(done) | {"unchanged": list(done.unchanged)}
-    facts |= {"earlier": done.manifest.get("earlier", [])}
-    facts |= {"together": spent_together(record, done.receipt.dataset)}
+    facts: dict[str, Any] = {
+        "path": str(done.path),
+        "manifest": str(done.manifest_path),
+        "repeated": done.repeated,
+        "receipt": done.receipt.to_dict(),
+        "unchanged": list(done.unchanged),
+        "earlier": done.manifest.get("earlier", []),
+        "together": spent_together(record, done.receipt.dataset),
+    }
     what = (
         "Already released; nothing was drawn, nothing was charged."
         if done.repeated
@@ -169,15 +196,6 @@ def release(
         lines.append(f"Noisy already, by earlier releases: {noisy}.")
     lines.append(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
     answer(as_json, facts, "\n".join(lines))
-
-
-def _facts_of(done: Any) -> dict[str, Any]:
-    return {
-        "path": str(done.path),
-        "manifest": str(done.manifest_path),
-        "repeated": done.repeated,
-        "receipt": done.receipt.to_dict(),
-    }
 
 
 def _noisy_text(ledger: Any, manifest: Mapping[str, Any]) -> str:

@@ -450,13 +450,18 @@ def destroy_key_file(path: Path) -> str:
         )
     # raises for a file without a key, which so is not overwritten by mistake
     name = key_file_id(path)
+    erase(path)
+    sync(path.parent)
+    return name
+
+
+def erase(path: Path) -> None:
+    """Overwrite a file with a secret, and remove it."""
     with path.open("r+b") as file:
         file.write(os.urandom(path.stat().st_size))
         file.flush()
         os.fsync(file.fileno())
     path.unlink()
-    sync(path.parent)
-    return name
 
 
 # Sources
