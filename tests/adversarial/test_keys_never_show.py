@@ -221,7 +221,7 @@ def shown_keys(watch: Watch, shown: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("ids", [IDS, [f"row {i}" for i in IDS]], ids=["integers", "texts"])
-@pytest.mark.parametrize("source", ["file", "environment", "hook", "none"])
+@pytest.mark.parametrize("source", ["file", "environment", "none"])
 def test_no_variable_of_any_frame_shows_a_key(
     watch: Watch,
     ledger: ldp.Ledger,
@@ -233,7 +233,6 @@ def test_no_variable_of_any_frame_shows_a_key(
     named = {
         "file": str(ledger.key),
         "environment": "env:RELEASE_KEY",
-        "hook": f"hook:{__name__}:release_secret",
         "none": None,
     }[source]
     record = ldp.Ledger(ledger.location, budget=9.0, key=named)
@@ -255,10 +254,6 @@ def test_no_variable_of_any_frame_shows_a_key(
         "_request._charge_new.secret",
     } <= shown.keys()
     assert shown_keys(watch, shown) == []
-
-
-def release_secret() -> bytes:
-    return RELEASE
 
 
 def test_no_variable_shows_a_key_where_a_table_is_released(

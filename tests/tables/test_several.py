@@ -245,8 +245,9 @@ def test_the_command_line_releases_and_trains_a_column(
     code, out, err = run(*asked, "--split", "equal", "--out", "noisy.csv")
     assert code == 0, err
     assert "columns 'ill', 'stars' together are 2-label-DP for each row" in out
-    (budget,) = (line for line in caplog.text.splitlines() if "The budget of" in line)
-    assert "dataset 'in', columns 'ill', 'stars' is now 2.0 each (first charge)" in budget
+    budgets = [line for line in caplog.text.splitlines() if "The budget of" in line]
+    for line, column in zip(budgets, ("ill", "stars"), strict=True):
+        assert f"dataset 'in', column {column!r} is now 2.0 (first charge)" in line
     code, out, err = run("ledger", "spent")
     lines = [line.split() for line in out.splitlines()]
     assert [line[:4] for line in lines[1:3]] == [

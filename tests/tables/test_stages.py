@@ -2,6 +2,7 @@
 """Releases in stages: disjoint keyed parts of one table under one charge, each row drawn once,
 whatever dies in between."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from tests.runs import table_pin
 
 import labeldp as ldp
 from labeldp.app import stage
+from labeldp.app._ledger import verify
 from labeldp.app._release import Release, release
 from labeldp.custody import _draw as worker
 from labeldp.custody import _stream as stream
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.ledger._ledger import Ledger
+from labeldp.noise._secrets import create_key_file
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._spec import ReleasePlan
 
@@ -665,3 +668,100 @@ def test_a_part_without_rows_is_released_as_a_table_without_rows(
     done = stage.release(plan, source, 2, tmp_path / f"second{ending}", prior=list(prior))
     assert done.manifest["rows"] == (4 if empty == 1 else 0)
     assert stage.status(plan)["state"] == "settled"
+
+
+@pytest.mark.parametrize("content", [b'{"format": "labeldp-stages/9"}', b"\xff\xfe{", None])
+def test_a_damaged_or_missing_plan_is_refused(job: Job, content: bytes | None) -> None:
+    path = job.where / "plan.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"plan"):
+        stage.load(job.where, job.ledger)
+
+
+def test_several_columns_have_no_stages_of_a_table(tmp_path: Path) -> None:
+    columns = ldp.LabelColumns({"a": ["no", "yes"], "b": ["no", "yes"]})
+    spec = ldp.ReleaseSpec(columns.name, columns, 1.0, id="id", dataset="d")
+    with pytest.raises(InvalidInput):
+        stage.plan(tmp_path / "plan", spec, (0.6, 0.4), ledger=Ledger(tmp_path / "ledger.db"))
+    assert not (tmp_path / "plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("location", "elsewhere.db", "ledger="),
+        ("key", "env:NOWHERE", "key="),
+        ("budget", 100.0, "set-budget"),
+    ],
+)
+def test_a_plan_never_chooses_the_ledger_the_budget_or_the_key(
+    job: Job, name: str, value: object, told: str
+) -> None:
+    """Edited by somebody who can write to its folder, it moves no spend elsewhere."""
+    path = job.where / "plan.json"
+    whole = path.read_text()
+    facts = json.loads(whole)
+    facts["ledger"][name] = value
+    path.write_text(json.dumps(facts))
+    with pytest.raises(InvalidInput, match=told):
+        job.release(1)
+    if name == "location":  # a look at the plan draws nothing: only the ledger matters
+        with pytest.raises(InvalidInput, match=told):
+            stage.load(job.where, job.ledger, draws=False)
+    else:
+        seen = stage.load(job.where, job.ledger, draws=False)
+        assert stage.status(seen)["next"] == 1
+        with pytest.raises(LedgerError):
+            stage.close(seen)
+    assert not job.ledger.exists() and not (job.folder / "out-1.parquet").exists()
+    path.write_text(whole)
+    assert not job.release(1).repeated
+
+
+def test_a_plan_goes_on_after_its_key_has_moved_and_is_looked_at_without_one(
+    tmp_path: Path,
+) -> None:
+    old, moved, other = (tmp_path / name for name in ("old.key", "moved.key", "other.key"))
+    create_key_file(old)
+    create_key_file(other)
+    place = tmp_path / "private" / "ledger.db"
+    bare = Ledger(place)
+    job = Job(tmp_path, ledger=Ledger(place, key=old))
+    assert stage.status(stage.load(job.where, bare, draws=False))["next"] == 1
+    with pytest.raises(InvalidInput, match="key source"):
+        job.release(1, ledger=bare)
+    job.release(1)
+    old.rename(moved)
+    for ledger, told in (
+        (bare, "got a ledger without a key source"),
+        (Ledger(place, key=other), "got another release secret"),
+        (Ledger(place, key=old), "No such file"),
+    ):
+        with pytest.raises(LedgerError, match=told):
+            job.release(2, ledger=ledger)
+    assert stage.status(stage.load(job.where, bare, draws=False))["next"] == 2
+    job.release(2, ledger=Ledger(place, key=moved))
+    moved.unlink()
+    assert stage.status(stage.load(job.where, bare, draws=False))["state"] == "settled"
+    assert job.release(2, ledger=bare).repeated  # settled, so it is repeated without any key
+
+
+def test_a_repeated_stage_tells_of_a_new_plan_and_of_its_prior(tmp_path: Path) -> None:
+    job = Job(tmp_path, law="rr-with-prior")
+    job.release(1)
+    job.release(2)
+    with pytest.warns(ldp.LabelDPWarning) as told:
+        assert job.release(2).repeated
+    said = " ".join(str(each.message) for each in told)
+    assert "The prior given now leads to the same draw." in said
+    assert "make a new plan with labeldp.app.stage.plan" in said and "redraw" not in said
+
+
+def test_verify_sees_a_stage_whose_manifest_names_another_output(job: Job) -> None:
+    path = job.release(1).manifest_path
+    # released, though its run has not settled
+    assert verify(job.ledger, [Path(str(path))]) == []
+    facts = json.loads(Path(str(path)).read_text())
+    facts["digests"]["output"] = "sha256:" + "0" * 64
+    Path(str(path)).write_text(json.dumps(facts))
+    assert any("stage-1" in each for each in verify(job.ledger, [Path(str(path))]))

@@ -181,7 +181,7 @@ def _written_kinds(source: Source, names: Sequence[str]) -> dict[str, str | None
 
 def _kind(kind: pa.DataType) -> str | None:
     types = pa.types
-    if _is_category(kind):
+    if is_text(kind) or types.is_dictionary(kind):
         return CATEGORY
     if (
         types.is_integer(kind)
@@ -191,10 +191,6 @@ def _kind(kind: pa.DataType) -> str | None:
     ):
         return NUMBER
     return TIME if is_time(kind) else None
-
-
-def _is_category(kind: pa.DataType) -> bool:
-    return is_text(kind) or bool(pa.types.is_dictionary(kind))
 
 
 def _fits(text: pa.Array, kind: str | None) -> bool:
@@ -221,7 +217,11 @@ def _values(column: pa.Array, name: str, kind: str) -> pa.Array:
 
 
 def _seconds(column: pa.Array) -> pa.Array:
-    times = written_times(text_of(column)) if _is_category(column.type) else column
+    times = (
+        written_times(text_of(column))
+        if is_text(column.type) or pa.types.is_dictionary(column.type)
+        else column
+    )
     if not is_time(times.type):
         raise pa.ArrowInvalid
     return seconds_of(times)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp stage`: release one table in several stages under one charge, with any training between
+"""Releases one table in several stages under one charge, with any training between
 them (LP-MST).
 
 A folder holds the plan, which is public; the progress is in the ledger and in the run's private
@@ -96,7 +96,7 @@ def load(folder: str | Path, ledger: Ledger | None = None, *, draws: bool = True
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(
-            f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}."
+            f"Expected a folder that labeldp.app.stage.plan wrote, got {folder} without {PLAN}."
         ) from None
     except UnicodeDecodeError:
         raise InvalidInput(

@@ -259,7 +259,7 @@ class TrainSpec:
         else:
             found = proven(original, labels[0], self.manifest, ledger)
         if found is None and self.released is not None:
-            raise unknown(original, labels[0], ledger)
+            raise unknown(original, labels[0])
         if found is not None and len(labels) == 1 and isinstance(found.noisy.classes, LabelColumns):
             listed = _validate.quoted(found.noisy.classes.names)
             raise InvalidInput(
@@ -314,9 +314,7 @@ class _Raw:
         check_columns(table, [*spec.labels, *spec.ids, *([spec.unit] if spec.unit else [])])
         check_raw(table, spec.labels, self._ledger)
         if spec.epsilon is None:
-            others = filter(
-                None, (of_others(table, label, None, self._ledger) for label in spec.labels)
-            )
+            others = filter(None, (of_others(table, label) for label in spec.labels))
             raise next(others, None) or InvalidInput(
                 "Expected a released table, or epsilon for raw labels, got neither: nothing says"
                 f" that {self._path.name} was released. If it was released, put its manifest"
@@ -462,8 +460,7 @@ class _Raw:
         if isinstance(classes, LabelColumns):
             codes = dict(zip(classes.names, classes.parts(codes), strict=True))
         if ids is not None:
-            named = dict(zip(spec.ids, ids.T if ids.ndim > 1 else [ids], strict=True))
-            ids = named
+            ids = dict(zip(spec.ids, ids.T if ids.ndim > 1 else [ids], strict=True))
         labels = PrivateLabels(
             codes,
             **domain,
@@ -801,8 +798,11 @@ def train(
     if isinstance(model, ProportionClassifier):
         answer, query = model.aggregate_, cast(Histogram, model.aggregate_.query)
         noise = query.standard_deviation(answer.receipt.max_rows_per_unit)
-        told = {"number": len(answer.n_rows), "mechanism": query.mechanism, "deviation": noise}
-        facts["clusters"] = told
+        facts["clusters"] = {
+            "number": len(answer.n_rows),
+            "mechanism": query.mechanism,
+            "deviation": noise,
+        }
     parts = model.estimators_ if len(labels.codecs) > 1 else [model]
     made = [
         TableModel(
@@ -922,7 +922,7 @@ def predict(
             "Expected quantiles of numbers, got a model of classes, which have none. Leave them out"
             " (--quantile)."
         )
-    check_columns(table, models[0].reads, known="which the model was trained on")
+    check_columns(table, models[0].reads)
     format_of(target)  # refuses any other ending
     if target.exists():
         raise ReleaseError(

@@ -20,7 +20,6 @@ app = typer.Typer(
 for part in (_release.app, _train.app, _ledger.keys):
     app.registered_commands += part.registered_commands
 app.add_typer(_ledger.app, name="ledger")
-app.add_typer(_release.stages, name="stage")
 
 
 def _version(value: bool) -> None:

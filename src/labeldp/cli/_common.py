@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -357,26 +357,8 @@ LedgerPath = Annotated[
         ),
     ),
 ]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        help=(
-            "Place of the release secret: file:PATH, env:NAME or hook:package.module:function."
-            " Default: LABELDP_KEY."
-        ),
-    ),
-]
 
 
-def label_of_text(text: str | None) -> str | None:
-    """Read the name of one column as --label of several is written, if all of its commas have a
-    backslash; else take it as it is."""
-    return text if text is None or len(_parts(",", text)) > 1 else unescaped(text)
-
-
-Label = Annotated[str, typer.Option(help="The private column.", callback=label_of_text)]
-DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[
     str | None,
     typer.Option(
@@ -389,10 +371,6 @@ Table = Annotated[
         metavar="IN",
         help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.",
     ),
-]
-RowOrder = Annotated[
-    Literal["shuffle", "keep"],
-    typer.Option(help="keep: you state that order and layout are public."),
 ]
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")
@@ -418,29 +396,6 @@ Range = Annotated[
         ),
     ),
 ]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help=(
-            "local, spark or ray; with Spark's master or Ray's address after a colon:"
-            " spark:spark://host:7077. These take Parquet, need --id and --classes, and write a"
-            " folder."
-        ),
-    ),
-]
-PriorText = Annotated[
-    str | None,
-    typer.Option(
-        "--prior",
-        help=(
-            "Public weights of the classes: columns A,B,C; a table:PATH,key=COLUMN; a model:PATH"
-            " (folder of labeldp train, .skops, .pt2; then feature=COLUMN and trust=TYPE, each as"
-            " often as needed). Or histogram[,eps=E]: a part of epsilon pays for a noisy histogram"
-            " of the label column, which is published, too."
-        ),
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +415,13 @@ class LedgerOptions:
 class SecretOptions(LedgerOptions):
     """The ledger of the charge, and the release secret."""
 
-    key: Key = None
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            help="Place of the release secret: file:PATH or env:NAME. Default: LABELDP_KEY.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

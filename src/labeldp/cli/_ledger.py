@@ -10,13 +10,11 @@ from labeldp.cli._common import (
     CHECK_FAILED,
     UNREADABLE,
     Commands,
-    DatasetName,
     Json,
-    Label,
     LedgerPath,
     answer,
     facts_text,
-    label_of_text,
+    unescaped,
     usage,
 )
 
@@ -44,7 +42,8 @@ def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
 def ledger_spent(
     dataset: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
     label: Annotated[
-        str | None, typer.Option(help="Only this column.", callback=label_of_text)
+        str | None,
+        typer.Option(help="Only this column.", callback=lambda text: text and unescaped(text)),
     ] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
@@ -71,8 +70,8 @@ def ledger_spent(
 
 @app.command("set-budget")
 def ledger_set_budget(
-    dataset: DatasetName,
-    label: Label,
+    dataset: Annotated[str, typer.Option(help="Name in the ledger.")],
+    label: Annotated[str, typer.Option(help="The private column.", callback=unescaped)],
     budget: Annotated[float, typer.Option(help="The total that may be spent.")],
     ledger: LedgerPath = None,
     as_json: Json = False,

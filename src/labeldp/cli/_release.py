@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`, `aggregate` and `stage`: read private labels of a table; write noisy labels,
-or answers about groups."""
+"""`labeldp release` and `aggregate`: read private labels of a table; write noisy labels, or answers
+about groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,9 @@ from labeldp.cli._common import (
     ColumnOptions,
     Commands,
     Dataset,
-    DatasetName,
-    EngineName,
     Json,
-    Key,
     LedgerOptions,
-    PriorText,
     Redraw,
-    RowOrder,
     SecretOptions,
     Strict,
     Table,
@@ -33,7 +28,6 @@ from labeldp.cli._common import (
     engine_of,
     grouped,
     law_of_text,
-    numbers_of,
     prior_of,
     progress_bars,
     spec_of,
@@ -77,8 +71,22 @@ class ReleaseOptions(ColumnOptions):
             ),
         ),
     ] = None
-    prior: PriorText = None
-    order: RowOrder = "shuffle"
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help=(
+                "Public weights of the classes: columns A,B,C; a table:PATH,key=COLUMN; a"
+                " model:PATH (folder of labeldp train, .skops, .pt2; then feature=COLUMN and"
+                " trust=TYPE, each as often as needed). Or histogram[,eps=E]: a part of epsilon"
+                " pays for a noisy histogram of the label column, which is published, too."
+            ),
+        ),
+    ] = None
+    order: Annotated[
+        Literal["shuffle", "keep"],
+        typer.Option(help="keep: you state that order and layout are public."),
+    ] = "shuffle"
     dataset: Dataset = None
     overlap: Annotated[
         Literal["charge", "refuse"],
@@ -127,7 +135,17 @@ def release(
     ],
     asked: ReleaseOptions,
     ledger: SecretOptions,
-    engine: EngineName = "local",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help=(
+                "local, spark or ray; with Spark's master or Ray's address after a colon:"
+                " spark:spark://host:7077. These take Parquet, need --id and --classes, and write a"
+                " folder."
+            ),
+        ),
+    ] = "local",
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
@@ -141,9 +159,15 @@ def release(
     began = utc_now()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, name, master=master, redraw=redraw, progress=progress)
-    facts = _facts_of(done) | {"unchanged": list(done.unchanged)}
-    facts |= {"earlier": done.manifest.get("earlier", [])}
-    facts |= {"together": spent_together(record, done.receipt.dataset)}
+    facts: dict[str, Any] = {
+        "path": str(done.path),
+        "manifest": str(done.manifest_path),
+        "repeated": done.repeated,
+        "receipt": done.receipt.to_dict(),
+        "unchanged": list(done.unchanged),
+        "earlier": done.manifest.get("earlier", []),
+        "together": spent_together(record, done.receipt.dataset),
+    }
     what = (
         "Already released; nothing was drawn, nothing was charged."
         if done.repeated
@@ -172,15 +196,6 @@ def release(
         lines.append(f"Noisy already, by earlier releases: {noisy}.")
     lines.append(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
     answer(as_json, facts, "\n".join(lines))
-
-
-def _facts_of(done: Any) -> dict[str, Any]:
-    return {
-        "path": str(done.path),
-        "manifest": str(done.manifest_path),
-        "repeated": done.repeated,
-        "receipt": done.receipt.to_dict(),
-    }
 
 
 def _noisy_text(ledger: Any, manifest: Mapping[str, Any]) -> str:
@@ -288,165 +303,3 @@ def aggregate(
         "rows": rows,
     }
     answer(as_json, facts | {"receipt": receipt.to_dict()}, text)
-
-
-# Stage
-# --------------------------------------------------------------------------------------------------
-
-stages = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    help="Release a table in stages under one charge, and train between them.",
-)
-
-PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the plan.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageOptions(ColumnOptions):
-    """Columns, cost and stages."""
-
-    epsilon: Annotated[
-        float, typer.Option(help="Total budget of one row or unit, over all stages.")
-    ]
-    id: Annotated[
-        list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")
-    ]
-    dataset: DatasetName
-    parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")]
-    law: Annotated[
-        str | None,
-        typer.Option(
-            "--law",
-            help=(
-                f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range. Or that of"
-                " the first stage and that of later ones: subset,rr-with-prior."
-            ),
-        ),
-    ] = None
-    order: RowOrder = "shuffle"
-
-    def spec(self) -> tuple[Any, str | None]:
-        """Make the ReleaseSpec that all stages share, and name the first stage's own law."""
-        from labeldp.tables._spec import ReleaseSpec
-
-        if len(names := split(self.label) or []) > 1:
-            joined = ",".join(names)
-            raise typer.BadParameter(
-                f"Expected one label column in a release in stages, got {_validate.quoted(names)}."
-                f" Release them together without stages (labeldp release --label {joined}), or let"
-                f" training draw in stages (labeldp train --label {joined} --stages 2): each is one"
-                " charge. A comma in the name of one column is written \\,"
-            )
-        *first, law = [law_of_text(each) for each in self.law.split(",")] if self.law else [None]
-        if len(first) > 1:
-            raise typer.BadParameter(
-                f"Expected a law, or the first stage's and the later ones', got {self.law!r}. Leave"
-                " one out."
-            )
-        made = spec_of(
-            ReleaseSpec,
-            self,
-            label=unescaped(self.label),
-            classes=usage(lambda: self.values(names)),
-            law=law,
-        )
-        return made, first[0] if first else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions(LedgerOptions):
-    """The ledger of the plan."""
-
-    law: Annotated[
-        str | None,
-        typer.Option(
-            "--law",
-            help="package.module:Class, if the plan names a law of your own.",
-            callback=law_of_text,
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageReleaseOptions(PlanOptions):
-    """The ledger and the key of the plan, the prior, and the engine."""
-
-    key: Key = None
-    prior: PriorText = None
-    engine: EngineName = "local"
-
-
-@stages.command("plan")
-@grouped
-def stage_plan(
-    folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, as_json: Json = False
-) -> None:
-    """Write down what will be released and how; nothing is read, nothing is charged."""
-    from labeldp.app import stage
-
-    (spec, first), shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
-    made = usage(lambda: stage.plan(folder, spec, shares, first_law=first, ledger=ledger.open()))
-    answer(as_json, stage.status(made))
-
-
-@stages.command("release")
-@grouped
-def stage_release(
-    folder: PlanFolder,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN", help="The whole table, as for labeldp release; the same in every stage."
-        ),
-    ],
-    stage: Annotated[int, typer.Option(help="Number of the stage, from 1; stages come in order.")],
-    out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
-    plan: StageReleaseOptions,
-    as_json: Json = False,
-) -> None:
-    """Release the rows of one stage; the first one is charged for all. A prior is for stages from
-    the second on."""
-    from labeldp.app.stage import load
-    from labeldp.app.stage import release as run
-
-    weights, (name, master), made = (
-        usage(lambda: prior_of(plan.prior)),
-        engine_of(plan.engine),
-        load(folder, plan.open()),
-    )
-    with progress_bars(as_json) as progress:
-        done = run(
-            made, source, stage, out, prior=weights, engine=name, master=master, progress=progress
-        )
-    what = (
-        "Already released; nothing was drawn."
-        if done.repeated
-        else f"Manifest: {done.manifest_path}"
-    )
-    cost = f"all stages together are {done.receipt.guarantee}"
-    answer(
-        as_json,
-        _facts_of(done),
-        f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}",
-    )
-
-
-@stages.command("status")
-@grouped
-def stage_status(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
-    """What is released, and what is next."""
-    from labeldp.app.stage import load, status
-
-    answer(as_json, status(load(folder, plan.open(), draws=False)))
-
-
-@stages.command("close")
-@grouped
-def stage_close(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
-    """Give up the stages that are not released, and destroy the secret."""
-    from labeldp.app.stage import close, load, status
-
-    made = load(folder, plan.open(), draws=False)
-    close(made)
-    answer(as_json, status(made))

@@ -275,8 +275,11 @@ def plan(
             " of a number."
         )
     budgets = usage(lambda: numbers_of(epsilon))
-    more: dict[str, Any] = {"laws": [law_of_text(each) for each in law or ()], "rows": rows}
-    more |= {"max_rows_per_unit": max_rows_per_unit}
+    more: dict[str, Any] = {
+        "laws": [law_of_text(each) for each in law or ()],
+        "rows": rows,
+        "max_rows_per_unit": max_rows_per_unit,
+    }
     if range is not None:
         made = usage(lambda: plans.plan_numbers(grid_of(range), budgets, **more))
     else:

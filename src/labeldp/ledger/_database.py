@@ -30,7 +30,7 @@ import re
 import shlex
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -496,28 +496,28 @@ def _checked_event(
         ) from None
 
 
+@dataclass(frozen=True)
 class _Mechanism:
-    """Base of both kinds of event: a mechanism, given in the first field, that reads the labels of
-    some rows once."""
+    """Base of both kinds of event: a mechanism that reads the labels of some rows once."""
 
     kind: ClassVar[str]
     what: ClassVar[str]
-    """The name of the first field."""
+    """What the mechanism is, and its name in JSON data."""
 
+    mechanism: Mapping[str, object] = field(hash=False)
     epsilon: float
-    delta: float
-    unit: str
-    max_rows_per_unit: int
+    delta: float = 0.0
+    unit: str = "row"
+    max_rows_per_unit: int = 1
 
     def __post_init__(self) -> None:
-        mechanism = getattr(self, self.what)
-        if not isinstance(mechanism, Mapping):
+        if not isinstance(self.mechanism, Mapping):
             raise InvalidInput(
-                f"Expected the {self.what} as a mapping, got {type(mechanism).__name__}. Pass"
+                f"Expected the {self.what} as a mapping, got {type(self.mechanism).__name__}. Pass"
                 f" {self.what}.to_dict()."
             )
         checked_name(unit=self.unit)
-        object.__setattr__(self, self.what, dict(mechanism))
+        object.__setattr__(self, "mechanism", dict(self.mechanism))
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
         object.__setattr__(
@@ -528,21 +528,18 @@ class _Mechanism:
 
     def to_dict(self) -> dict[str, object]:
         """Write the event as JSON-ready data."""
-        names = (self.what, "epsilon", "delta", "unit", "max_rows_per_unit")
-        return (
-            {"event": self.kind}
-            | {name: getattr(self, name) for name in names}
-            | {self.what: dict(getattr(self, self.what))}
-        )
+        names = ("epsilon", "delta", "unit", "max_rows_per_unit")
+        return {"event": self.kind, self.what: dict(self.mechanism)} | {
+            name: getattr(self, name) for name in names
+        }
 
 
-@dataclass(frozen=True)
 class LabelDraw(_Mechanism):
     """The event that each label of some rows was randomised once, by a law.
 
     Parameters
     ----------
-    law : mapping
+    mechanism : mapping
         The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided
         among them.
     epsilon, delta : float
@@ -556,14 +553,7 @@ class LabelDraw(_Mechanism):
     kind: ClassVar[str] = "label-draw"
     what: ClassVar[str] = "law"
 
-    law: Mapping[str, object] = field(hash=False)
-    epsilon: float
-    delta: float = 0.0
-    unit: str = "row"
-    max_rows_per_unit: int = 1
 
-
-@dataclass(frozen=True)
 class AggregateDraw(_Mechanism):
     """The event that a query about groups of rows was answered once.
 
@@ -572,7 +562,7 @@ class AggregateDraw(_Mechanism):
 
     Parameters
     ----------
-    query : mapping
+    mechanism : mapping
         The query as JSON data (`Query.to_dict()`).
     epsilon, delta : float
         Total cost for one unit; it adds to every other event on the labels of the same rows.
@@ -584,12 +574,6 @@ class AggregateDraw(_Mechanism):
 
     kind: ClassVar[str] = "aggregate"
     what: ClassVar[str] = "query"
-
-    query: Mapping[str, object] = field(hash=False)
-    epsilon: float
-    delta: float = 0.0
-    unit: str = "row"
-    max_rows_per_unit: int = 1
 
 
 Event = LabelDraw | AggregateDraw
@@ -610,16 +594,17 @@ def event_of(data: object) -> Event:
             f"Expected an event of kind {', '.join(_KINDS)}; got {kind!r}. A newer labeldp may"
             " know it."
         )
+    cls = _KINDS[kind]
+    given = ", ".join(map(str, facts))
     try:
-        return _KINDS[kind](**facts)  # the constructor checks each
-    except TypeError:
-        given = ", ".join(map(str, facts))
+        return cls(facts.pop(cls.what), **facts)  # the constructor checks each
+    except (KeyError, TypeError):
         raise InvalidInput(
             f"Expected the fields of a {kind!r} event, got {given}. A newer labeldp may know them."
         ) from None
 
 
-_KINDS: dict[str, Callable[..., Event]] = {cls.kind: cls for cls in (LabelDraw, AggregateDraw)}
+_KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in (LabelDraw, AggregateDraw)}
 
 
 def per_row_epsilon(epsilon: float, max_rows_per_unit: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -98,10 +98,10 @@ class Ledger:
         Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets
         the budget to its own epsilon, so that anything further must be allowed by name with
         `set_budget`.
-    key : str, Path, KeySource or function, optional
-        Source of the release secret: "file:PATH", "env:NAME", "hook:package.module:function", or a
-        function that can be imported by its name. With it, neither a run's folder nor the release
-        secret alone suffices to compute the run's noise. The ledger never holds the secret itself.
+    key : str, Path or KeySource, optional
+        Source of the release secret: "file:PATH" or "env:NAME". With it, neither a run's folder nor
+        the release secret alone suffices to compute the run's noise. The ledger never holds the
+        secret itself.
 
     Notes
     -----
@@ -122,7 +122,7 @@ class Ledger:
 
     location: str | Path | LedgerUrl
     budget: float | None = None
-    key: KeySource | str | Path | Callable[[], bytes] | None = None
+    key: KeySource | str | Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "location", location_of(self.location))
@@ -225,30 +225,17 @@ class Ledger:
             if rows is not None:
                 sets.forget(run_id)
             raise
-        self._log_budgets([budget for budget in budgets if budget is not None])
+        for budget in filter(None, budgets):
+            _log.log(
+                # nobody chose another one, and it will refuse further charges
+                logging.INFO if budget["why"] == "declared" else logging.WARNING,
+                "The budget of dataset %r, column %r is now %s (%s), kept in %s. `%s` or"
+                " set_budget changes it.",
+                *(budget[name] for name in ("dataset", "column", "budget", "why")),
+                self.location,
+                self.command("set-budget"),
+            )
         return run_of_entry(entry_facts(row), row.hash).receipt
-
-    def _log_budgets(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Log the budget that a charge has set, once its entries are on disk: its columns are
-        charged alike."""
-        if not entries:
-            return
-        first, columns = entries[0], [entry["column"] for entry in entries]
-        many = ("s", " each") if len(columns) > 1 else ("", "")
-        _log.log(
-            # nobody chose another one, and it will refuse further charges
-            logging.INFO if first["why"] == "declared" else logging.WARNING,
-            "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
-            " set_budget changes it.",
-            first["dataset"],
-            many[0],
-            _validate.quoted(columns),
-            first["budget"],
-            many[1],
-            first["why"],
-            self.location,
-            self.command("set-budget"),
-        )
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before
@@ -698,12 +685,6 @@ class Ledger:
         return session
 
     def _read(self, dataset: str, column: object) -> History:
-        if not isinstance(column, str) and isinstance(column, Collection):
-            raise InvalidInput(
-                f"Expected one column by its name, got a {type(column).__name__}. Ask for one"
-                " column after the other; only `spent` takes a list, and adds up what was spent on"
-                " any of them."
-            )
         names = checked_name(dataset=dataset), checked_name(column=column)
         with self._store.reading() as session:
             if session is None:

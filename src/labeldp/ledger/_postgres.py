@@ -59,13 +59,6 @@ class PostgresSession(Session):
         """Return the SQL expression for a fact in an entry's text, spelt as in the indexes."""
         return f"(CAST(body AS json) ->> '{name}')"
 
-    @property
-    def version(self) -> int | None:
-        """The format of the ledger in this database; None if it has no ledger."""
-        if self.query("SELECT to_regclass(:name)", name=f"{_PREFIX}entries")[0][0] is None:
-            return None
-        return int(self.query(f"SELECT version FROM {_PREFIX}format")[0][0])
-
 
 @dataclass(frozen=True)
 class PostgresStore:
@@ -122,7 +115,9 @@ class PostgresStore:
             yield self._checked(session)
 
     def _checked(self, session: PostgresSession) -> int | None:
-        version = session.version
+        """Return the format of the ledger in the database; None if it has no ledger."""
+        table = session.query("SELECT to_regclass(:name)", name=f"{_PREFIX}entries")[0][0]
+        version = table and int(session.query(f"SELECT version FROM {_PREFIX}format")[0][0])
         if version not in (None, VERSION):
             raise LedgerError(
                 f"Expected ledger format {VERSION}, got format {version} in {self.url}. Use the"

@@ -10,7 +10,6 @@ row: more is counted, never less. All of it is public: ids, no labels.
 import contextlib
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from labeldp._files import write_new
 from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._database import ROW, RunRecord
-from labeldp.ledger._run_store import RunStore, private_folder
+from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import SentSecret, derive_key, new_secret
 from labeldp.noise._words import Blocks, integers_or_names
 
@@ -364,13 +362,8 @@ class RowSets:
         # (of patients, say) can be guessed, and unkeyed hashes in a copied row set would confirm a
         # guess.
         path = self.folder / _SECRET
-        if not path.exists():
-            private_folder(self.folder)
-            part = self.folder / f"{_SECRET}.{os.getpid()}.{os.urandom(4).hex()}.part"
-            write_new(part, new_secret())
-            with contextlib.suppress(FileExistsError):  # another process was first: its bytes count
-                os.link(part, path)
-            part.unlink()
+        if not path.exists():  # of two processes, the bytes of the first one count
+            RunStore(self.folder).keep(_SECRET, new_secret())
         secret = SentSecret(path.read_bytes())
         if len(secret) != 32:
             raise LedgerError(

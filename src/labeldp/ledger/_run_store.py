@@ -156,17 +156,14 @@ class RunStore:
     def forget_secret(self) -> None:
         """Destroy the stored half of the secret, and the pin: after that nobody can compute the
         noise, even with the release secret."""
+        from labeldp.noise._secrets import erase
+
         # Overwritten before it is unlinked: the blocks of an unlinked file stay readable on the
         # disk until they are used again. The pin goes, too: with the release secret it could
         # confirm guesses of labels.
         for name in ("secret", "pin"):
-            path = self.folder / name
             with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
-                with path.open("r+b") as file:
-                    file.write(os.urandom(path.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
-                path.unlink()
+                erase(self.folder / name)
 
     def has_results(self) -> bool:
         """Tell whether the folder holds results. They are written after the charge only, so a

@@ -8,10 +8,8 @@ No secret is kept in memory between two calls.
 """
 
 import binascii
-import contextlib
 import hashlib
 import hmac
-import importlib
 import json
 import math
 import numbers
@@ -19,7 +17,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -53,10 +51,7 @@ DRAW_FACTS: Final = (
 SECRET_BYTES: Final = 32
 KEY_BYTES: Final = 16
 _OWN_USE: Final = MappingProxyType({"ids": "id_blocks", "partition": "partition", "pin": "Pin"})
-_FORMS: Final = (
-    "'file:PATH', 'env:NAME', 'hook:package.module:function', or a function that can be imported by"
-    " its name"
-)
+_FORMS: Final = "'file:PATH' or 'env:NAME'"
 _LARGEST_FILE: Final = 4096
 # different bytes among 32; random ones have fewer with probability below 1e-40
 _FEWEST_VALUES: Final = 8
@@ -297,9 +292,8 @@ class KeySource:
     Parameters
     ----------
     text : str
-        "file:PATH" (32 bytes or 64 hexadecimal digits, readable by its owner only), "env:NAME" (64
-        hexadecimal digits or base64), or "hook:package.module:function" (called without arguments,
-        returns 32 bytes).
+        "file:PATH" (32 bytes or 64 hexadecimal digits, readable by its owner only), or "env:NAME"
+        (64 hexadecimal digits or base64).
     key_id : str
         The public id that the secret must have; "" (default) for any.
     """
@@ -318,15 +312,12 @@ class KeySource:
 
     @classmethod
     def of(cls, value: object) -> "KeySource":
-        """Convert a KeySource, a text, the path of a file, or a function that can be imported by
-        its name, to a source."""
+        """Convert a KeySource, a text, or the path of a file to a source."""
         if isinstance(value, KeySource):
             return value
         if isinstance(value, Path):
             return cls(f"file:{value}")
-        return cls(
-            _hook_name(value) if callable(value) else str(value) if isinstance(value, str) else ""
-        )
+        return cls(str(value) if isinstance(value, str) else "")
 
     def expecting(self, key_id: str) -> "KeySource":
         """Return a source that accepts only the secret with this id."""
@@ -340,15 +331,10 @@ class KeySource:
         ------
         LedgerError
             It cannot be read, or has another id than the expected one. The message never shows what
-            was read or what a hook raised.
+            was read.
         """
         kind, _, place = self.text.partition(":")
-        read: dict[str, Callable[[str], Secret]] = {
-            "file": _from_file,
-            "env": _from_environment,
-            "hook": _from_hook,
-        }
-        secret = read[kind](place)
+        secret = _from_file(place) if kind == "file" else _from_environment(place)
         # With a wrong secret a resumed run would draw its rows a second time, with other noise,
         # under a charge for one draw.
         if self.key_id and not hmac.compare_digest(key_id(secret), self.key_id):
@@ -464,13 +450,18 @@ def destroy_key_file(path: Path) -> str:
         )
     # raises for a file without a key, which so is not overwritten by mistake
     name = key_file_id(path)
+    erase(path)
+    sync(path.parent)
+    return name
+
+
+def erase(path: Path) -> None:
+    """Overwrite a file with a secret, and remove it."""
     with path.open("r+b") as file:
         file.write(os.urandom(path.stat().st_size))
         file.flush()
         os.fsync(file.fileno())
     path.unlink()
-    sync(path.parent)
-    return name
 
 
 # Sources
@@ -486,19 +477,6 @@ class _SecretText(_Hidden, str):
         return _SecretText(super().__getitem__(index))
 
 
-class _Answer:
-    """A holder of a hook's return value, so that no local variable keeps it in a traceback."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, hook: Callable[[], object]) -> None:
-        self.value = hook()
-
-    def secret(self) -> "Secret | str":
-        """Return the bytes as a Secret; for a value of any other type the type's name."""
-        return Secret(self.value) if isinstance(self.value, bytes) else type(self.value).__name__
-
-
 def _checked(text: object) -> str:
     """Check the text of a source, and return it with an absolute path. A refused text may be the
     secret itself, so it is not shown."""
@@ -506,7 +484,6 @@ def _checked(text: object) -> str:
     good = {
         "file": place.strip() != "" and place.isprintable(),
         "env": re.fullmatch(r"[A-Za-z_]\w*", place, re.ASCII) is not None,
-        "hook": re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", place) is not None,
     }
     if not good.get(kind, False) or _decoded(place) is not None:
         raise InvalidInput(
@@ -518,24 +495,6 @@ def _checked(text: object) -> str:
         if kind == "file"
         else f"{kind}:{place}"
     )
-
-
-def _hook_name(function: Callable[..., object]) -> str:
-    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    with contextlib.suppress(Exception):
-        if _resolved(module, name) is function:
-            return f"hook:{module}:{name}"
-    raise InvalidInput(
-        f"Expected a key source: {_FORMS}; got a function that has no such name. Other processes"
-        " find it by its name: define it with def, at the top level of a module."
-    )
-
-
-def _resolved(module: str, name: str) -> object:
-    found: object = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _from_file(place: str, private: bool = True) -> Secret:
@@ -590,27 +549,6 @@ def _from_environment(name: str) -> Secret:
             f" the environment variable {name}; got something else."
         )
     return _random(secret, f"env:{name}")
-
-
-def _from_hook(place: str) -> Secret:
-    failure = ""
-    answer: object = None
-    try:
-        found = _resolved(*place.split(":"))
-        answer = _Answer(found).secret() if callable(found) else type(None).__name__
-    except (Exception, SystemExit) as error:
-        # the type only: its text, and the error that it was raised from, may quote the secret
-        failure = type(error).__name__
-    # raised outside the handler: inside, Python would attach the hook's own error as the context
-    if failure:
-        raise LedgerError(
-            f"Expected the release secret from hook:{place}, got {failure} (its text is not shown)."
-            f" {_ABANDON}"
-        )
-    if not (isinstance(answer, Secret) and len(answer) == SECRET_BYTES):
-        kind = f"{len(answer)} bytes" if isinstance(answer, Secret) else answer
-        raise LedgerError(f"Expected {SECRET_BYTES} bytes from hook:{place}, got {kind}.")
-    return _random(answer, f"hook:{place}")
 
 
 _ABANDON: Final = (

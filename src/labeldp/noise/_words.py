@@ -649,7 +649,7 @@ class Composites:
     def _rows(self, where: slice) -> Rows:
         pieces = [piece for tag, column in self._parts for piece in _pieces(tag, column, where)]
         ragged = [int(piece.lengths.max()) for piece in pieces if isinstance(piece, Rows)]
-        return _uneven(pieces, where.stop - where.start, max(ragged)) if ragged else _even(pieces)
+        return _joined_pieces(pieces, where.stop - where.start, max(ragged, default=0))
 
 
 Piece = NDArray[np.void] | Rows
@@ -682,22 +682,8 @@ def _void(records: NDArray[np.void]) -> NDArray[np.void]:
     return records.view(f"V{records.itemsize}")
 
 
-def _even(pieces: Sequence[Piece]) -> Rows:
-    """Join pieces into messages of one length."""
-    n, length = (
-        len(pieces[0]),
-        sum(piece.itemsize for piece in pieces if not isinstance(piece, Rows)),
-    )
-    data, at = np.empty(n * length + REACH, np.uint8), 0
-    for piece in pieces:
-        if not isinstance(piece, Rows):
-            np.ndarray(n, piece.dtype, data, offset=at, strides=(length,))[:] = piece
-            at += piece.itemsize
-    return Rows(data, np.arange(n, dtype=np.int64) * length, np.full(n, length, np.int64))
-
-
-def _uneven(pieces: Sequence[Piece], n: int, longest: int) -> Rows:
-    """Join pieces into messages of different lengths."""
+def _joined_pieces(pieces: Sequence[Piece], n: int, longest: int) -> Rows:
+    """Join pieces into messages, whose lengths may differ."""
     # Copying each row's exact number of bytes would need a loop in Python. Instead each part is
     # copied in steps of one width, beyond its end: the next part overwrites the excess, and behind
     # the last part there is room for it that is never read.

@@ -25,7 +25,7 @@ from labeldp.laws._columns import LabelColumns, as_classes, classes_of
 from labeldp.ledger._ledger import Ledger, RunRecord, as_ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.receipt import Receipt, private_names
-from labeldp.tables._place import URI, Place, manifest_name, manifest_place
+from labeldp.tables._place import URI, Place, manifest_place
 from labeldp.tables._release import (
     KEPT_MANIFEST,
     KEPT_PLACE,
@@ -167,7 +167,7 @@ def read_noisy(
     original = source if released is None else open_table(released)
     found = proven(original, label, manifest, as_ledger(ledger))
     if found is None:
-        raise unknown(original, label, as_ledger(ledger))
+        raise unknown(original, label)
     return found.noisy if released is None else matched(source, found)
 
 
@@ -197,7 +197,7 @@ def read_histogram(
     source, known = open_table(path), as_ledger(ledger)
     found = proven(source, label, manifest, known)
     if found is None:
-        raise unknown(source, label, known)
+        raise unknown(source, label)
     (block,) = found.noisy.blocks
     query, said = charged_histogram(block.receipt), found.facts.get(HISTOGRAM)
     if query is None or said is None:
@@ -209,10 +209,10 @@ def read_histogram(
     return Aggregate(query, counts, rows, found.noisy.classes, block.receipt)
 
 
-def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> InvalidInput:
+def unknown(source: Source, label: str | None) -> InvalidInput:
     """Make the error for a table that should be a release of this column, but has neither manifest
     nor metadata, or those of others."""
-    return of_others(source, label, None, ledger) or InvalidInput(
+    return of_others(source, label) or InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of"
         " labeldp. Name its manifest (manifest=), or, for some of its rows, the"
         " released table (released=). Labels that another mechanism drew are declared"
@@ -220,39 +220,19 @@ def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> 
     )
 
 
-def of_others(
-    source: Source, label: str | None, manifest: Any = None, ledger: Ledger | None = None
-) -> InvalidInput | None:
+def of_others(source: Source, label: str | None, manifest: Any = None) -> InvalidInput | None:
     """Make the error for a column that a table was not released with; None for one that was, or a
     table that is no release."""
     facts = facts_of(source, label, manifest)
     if facts is None or label is None or is_of(facts, label):
         return None
     names = [name for each in all_facts(source, manifest) for name in labels_of(each)]
-    earlier = (
-        ()
-        if ledger is None
-        else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
-    )
-    where = f": {' or '.join(earlier)}" if earlier else ""
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label"
         f" column{'s' * (len(names) > 1)}"
         f" {_validate.quoted(names)}.{_validate.suggest(label, names)} If {label!r} was released"
-        f" by itself, name that release's manifest (manifest=, --manifest){where}."
+        f" by itself, name that release's manifest (manifest=, --manifest)."
     )
-
-
-def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
-    """List the places of the manifests of a data set's releases of one column, as far as the runs'
-    folders name them."""
-    places = (
-        (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_PLACE, stage)) or b"").decode()
-        for run in ledger.runs(dataset)
-        if label in run.receipt.columns
-        for stage in run.drawn
-    )
-    return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
 
 
 def proven(
@@ -276,7 +256,7 @@ def proven(
             " it (manifest=)."
         )
     if label is not None and not is_of(facts, label):
-        other = None if manifest is None else of_others(source, label, manifest, ledger)
+        other = None if manifest is None else of_others(source, label, manifest)
         if other is None:
             return None
         raise other

@@ -100,7 +100,7 @@ _PASSED_ON = (
 """The facts of an earlier release by which its column is read and proven; besides them the digest
 of what it drew."""
 
-_PLAN_ANEW = "make a new plan with labeldp stage plan, which is charged"
+_PLAN_ANEW = "make a new plan with labeldp.app.stage.plan, which is charged"
 
 
 class Passes(Protocol):

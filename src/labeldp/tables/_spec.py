@@ -472,8 +472,8 @@ class ReleasePlan:
             charged yet.
         """
         # A plan is a public file that others may edit. If it chose the ledger, the budget or the
-        # key source (which may name a function to call), whoever edits it could hide a charge or
-        # run code. So these are given by the caller, and only compared with the plan.
+        # key source, whoever edits it could hide a charge. So these are given by the caller, and
+        # only compared with the plan.
         try:
             facts = json.loads(text)
             if facts.pop("format") != FORMAT:

@@ -297,10 +297,6 @@ class _Ray:
         units."""
         return _by_bucket(table, [unit], rows, _with(_marked, unit, by, cap, mark))
 
-    def count(self, table: "Dataset") -> int:
-        """Count the rows; of Parquet files Ray reads the metadata only."""
-        return int(table.count())
-
     def repeats(self, table: "Dataset", column: str, rows: int) -> bool:
         """Tell whether a value of a column occurs twice, by one shuffle of the column."""
         found = _by_bucket(table, [column], rows, _with(_repeated, column))

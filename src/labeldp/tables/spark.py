@@ -335,10 +335,6 @@ class _Spark:
         place = f.row_number().over(Window.partitionBy(f.col(_quoted(unit))).orderBy(by))
         return table.withColumn(mark, place <= cap)
 
-    def count(self, table: "DataFrame") -> int:
-        """Count the rows; of Parquet files Spark reads the metadata only."""
-        return int(table.count())
-
     def repeats(self, table: "DataFrame", column: str, rows: int) -> bool:
         """Tell whether a value of a column occurs twice, by one shuffle of the column."""
         return bool(table.groupBy(column).count().filter("count > 1").limit(1).collect())

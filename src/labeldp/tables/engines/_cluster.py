@@ -212,7 +212,7 @@ class Job(ABC):
 
     def __call__(self, batches: Batches) -> Batches:
         """Process the batches of one partition."""
-        with scrubbed_errors():
+        try:
             if self.schema is not SUMMARY:
                 yield from self.run(regrouped(batches))
                 return
@@ -225,6 +225,13 @@ class Job(ABC):
             yield pa.record_batch(
                 [pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY
             )
+        except LabelDPError:
+            raise
+        except Exception as error:  # its text may quote data, and engines log it
+            raise ReleaseError(
+                f"Expected a partition that can be worked on, got {type(error).__name__}. The"
+                " engine may try again."
+            ) from None
 
     @abstractmethod
     def run(self, batches: Batches) -> Iterator[Any]:
@@ -310,9 +317,6 @@ class Cluster(Protocol):
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
         """Tell whether any value of a column occurs twice."""
-
-    def count(self, table: Table) -> int:
-        """Count the rows; called only for text ids."""
 
 
 class ClusterEngine:
@@ -473,7 +477,7 @@ class ClusterPasses:
             pa.types.is_integer(self._shape.schema.field(name).type) for name in names
         )
         # A run without a row set counts for every row. That is more than it spends, which is safe.
-        if text and self._cluster.count(table) > MOST_NAMES:
+        if text and table.count() > MOST_NAMES:  # of Parquet files engines read the metadata only
             _log.warning(
                 "Above %d rows text ids are not told apart: this run counts against every run of"
                 " the column.",
@@ -606,21 +610,6 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
 
 # Results and errors of workers
 # --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def scrubbed_errors() -> Iterator[None]:
-    """Replace unforeseen errors, whose text may quote data and is logged by engines, by one that
-    names only their type."""
-    try:
-        yield
-    except LabelDPError:
-        raise
-    except Exception as error:
-        raise ReleaseError(
-            f"Expected a partition that can be worked on, got {type(error).__name__}. The engine"
-            " may try again."
-        ) from None
 
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
@@ -909,17 +898,10 @@ def regrouped(batches: Batches) -> Batches:
     for batch in filter(len, batches):
         waiting.append(batch)
         if sum(map(len, waiting)) >= ROWS:
-            yield from _one(waiting)
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting = []
     if waiting:
-        yield from _one(waiting)
-
-
-def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Join batches into one, or into several if their text exceeds 2 GB."""
-    if len(batches) == 1:
-        return batches
-    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _released(

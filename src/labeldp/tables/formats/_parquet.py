@@ -681,7 +681,7 @@ def check_same_format(table: Source, out: Place) -> None:
     must be a folder."""
     source = table.path
     if isinstance(table, DatasetSource):
-        if is_other_format(out):
+        if FORMATS.get(out.suffix.lower(), ParquetSource) is not ParquetSource:
             raise InvalidInput(
                 f"Expected a folder for the output of many Parquet files, got {out.name}. Leave the"
                 " ending out."
@@ -756,12 +756,6 @@ def check_layout(
             " named like a class. Move the file, or state that order and layout are public with"
             " order='keep'."
         )
-
-
-def is_other_format(place: Place) -> bool:
-    """Tell whether a path has a suffix of another format than Parquet. A folder of Parquet files
-    mostly has none."""
-    return FORMATS.get(place.suffix.lower(), ParquetSource) is not ParquetSource
 
 
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -212,9 +212,8 @@ def plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def check_columns(source: Source, names: Sequence[str], *, known: str = "") -> None:
-    """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where
-    names come from that no user gave."""
+def check_columns(source: Source, names: Sequence[str]) -> None:
+    """Refuse names that are no columns of a table, and suggest the nearest ones."""
     for name in names:
         if name not in source.names:
             shown = [repr(each) if "," in each else each for each in source.names[:20]]
@@ -233,11 +232,9 @@ def check_columns(source: Source, names: Sequence[str], *, known: str = "") -> N
                     f" {source.path.name} has {other!r} between its names: it was read as one"
                     f" column, so none is {name!r}. Save the table with commas."
                 )
-            what = f"a column that {source.path.name} has, got {name!r}"
-            if known:
-                what = f"column {name!r} in {source.path.name}, {known}, got none of that name"
             raise InvalidInput(
-                f"Expected {what}.{_validate.suggest(name, source.names)} Its columns: {listed}."
+                f"Expected a column that {source.path.name} has, got"
+                f" {name!r}.{_validate.suggest(name, source.names)} Its columns: {listed}."
             )
     check_own(source.names)
 
@@ -623,17 +620,12 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
 
 def _number(value: object, kind: pa.DataType) -> float | int:
     # In Python True is an int, but it does not mean the class 1.
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    number = int(value) if pa.types.is_integer(kind) else float(value)
+    if isinstance(value, bool) or not isfinite(number):
         raise ValueError
-    if pa.types.is_integer(kind):
-        whole = int(value)
-        if isinstance(value, float) and whole != value:
-            raise ValueError
-        return whole
-    number = float(value)
-    if not np.isfinite(number):
+    if isinstance(value, float) and number != value:  # a fraction, in a column of whole numbers
         raise ValueError
-    return number + 0.0  # -0.0 becomes 0.0, so that there is one zero
+    return number + 0  # -0.0 becomes 0.0
 
 
 # Ids of rows and units
@@ -986,7 +978,6 @@ class _ColumnDigest:
         listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
         inner = kind.num_fields if listed or types.is_struct(kind) else 0
         self._children = [_ColumnDigest(kind.field(i).type) for i in range(inner)]
-        self._listed = False
 
     def update(self, array: pa.Array) -> None:
         array = _unwrapped(array)
@@ -1026,18 +1017,12 @@ class _ColumnDigest:
                 width, start = array.type.bit_width // 8, array.offset
                 here = slice(start * width, (start + len(array)) * width)
                 self._values.update(memoryview(array.buffers()[1])[here])
-        elif not types.is_null(kind) and len(array):
-            # The list of all values as JSON, in pieces: where a batch ends must not show.
-            self._values.update(
-                (", " if self._listed else "[").encode()
-                + json.dumps(array.to_pylist(), default=str)[1:-1].encode()
-            )
-            self._listed = True
+        elif not types.is_null(kind):
+            for value in array.to_pylist():  # where a batch ends must not show
+                self._values.update(json.dumps(value, default=str).encode() + b"\n")
 
     def facts(self) -> list[object]:
-        values = self._values.copy()
-        values.update(b"]" if self._listed else b"")
-        streams = [self._nulls, self._lengths, values]
+        streams = [self._nulls, self._lengths, self._values]
         return [
             str(self._kind),
             self._rows,
