@@ -618,7 +618,7 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
     return parsed
 
 
-def _number(value: object, kind: pa.DataType) -> float | int:
+def _number(value: Any, kind: pa.DataType) -> float | int:
     # In Python True is an int, but it does not mean the class 1.
     number = int(value) if pa.types.is_integer(kind) else float(value)
     if isinstance(value, bool) or not isfinite(number):
