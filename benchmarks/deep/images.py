@@ -39,7 +39,16 @@ from benchmarks.deep.nets import build
 from benchmarks.deep.train import probabilities, scores
 from benchmarks.deep.views import chain, simclr_view
 from benchmarks.small_epsilon.features import CACHE
-from labeldp.deep import Consistency, Form, Recipe, augment, evidence_of, schedules, train
+from labeldp.deep import (
+    Consistency,
+    Form,
+    Optimizer,
+    Recipe,
+    augment,
+    evidence_of,
+    schedules,
+    train,
+)
 from labeldp.deep._consistency import labels_of_some
 from labeldp.errors import SeededNoiseWarning
 from labeldp.laws import SubsetSelection
@@ -79,7 +88,7 @@ class Settings:
             epochs=self.feature_epochs,
             batch_size=self.batch_size,
             rate=0.3,
-            clip=5.0,
+            optimizer=Optimizer("sgd", weight_decay=1e-4, clip=5.0),
             augment=simclr_view,
         )
 
@@ -89,12 +98,10 @@ class Settings:
             epochs=self.epochs,
             batch_size=self.batch_size,
             rate=self.rate,
-            weight_decay=self.weight_decay,
             schedule=partial(schedules.cosine, ramp=0.1),
             augment=chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
             average=0.999,
-            optimizer="sgd",
-            momentum=0.9,
+            optimizer=Optimizer("sgd", weight_decay=self.weight_decay),
             consistency=Consistency(
                 neighbours=self.neighbours, temperature=self.temperature, memory=self.memory
             ),

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from labeldp.deep import (
     posterior_loss,
     schedules,
 )
-from labeldp.deep._loop import Recipe
+from labeldp.deep._loop import Optimizer, Recipe
 from labeldp.papers import ghazi2021 as papers
 from labeldp.papers._recipes import paper_decays, triangular
 from labeldp.protocol._prior import stages_of
@@ -122,13 +122,6 @@ SHARING: dict[str, Callable[[int], Consistency | None]] = {
 }
 """What a stage learns from rows whose label it does not know."""
 
-SGD = {
-    "optimizer": "sgd",
-    "momentum": 0.9,
-    "channels_last": True,
-    "patience": None,
-}  # with Training's fields, all that a Recipe has
-
 
 @dataclass(frozen=True)
 class Training:
@@ -153,14 +146,20 @@ class Training:
 
     def recipe(self) -> Recipe:
         """Make the Recipe of the training loop."""
-        named: dict[str, Any] = {
-            "schedule": SCHEDULES[self.schedule],
-            "augment": AUGMENTATIONS[self.augment],
-            "loss": LOSSES[self.loss],
-        }
-        named["consistency"] = SHARING[self.consistency](self.epochs)
+        clip = math.inf if self.clip is None else self.clip
         return Recipe(
-            **(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip})
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            rate=self.rate,
+            schedule=SCHEDULES[self.schedule],
+            alpha=self.alpha,
+            augment=AUGMENTATIONS[self.augment],
+            loss=LOSSES[self.loss],
+            average=self.average,
+            precision=self.precision,
+            patience=None,
+            optimizer=Optimizer("sgd", 0.9, self.weight_decay, clip),
+            consistency=SHARING[self.consistency](self.epochs),
         )
 
     def described(self) -> dict[str, object]:
@@ -250,7 +249,7 @@ def published(data: str) -> Training:
         made.rate,
         made.batch_size or 256,
         schedule,
-        made.weight_decay,
+        made.steps.weight_decay,
         precision=made.precision,
     )
     return replace(base, augment=augmented, loss="cross-entropy")

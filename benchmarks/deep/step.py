@@ -31,6 +31,7 @@ from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, 
 from labeldp.deep import (
     Candidates,
     Dense,
+    Optimizer,
     PackedSets,
     Recipe,
     TorchClassifier,
@@ -40,7 +41,9 @@ from labeldp.deep import (
 from labeldp.deep.models import CifarResNet18, SmallConvNet
 from labeldp.deep.schedules import cosine
 
-FIT = Recipe(epochs=2, batch_size=256, rate=0.05, schedule=cosine, clip=math.inf, optimizer="sgd")
+FIT = Recipe(
+    epochs=2, batch_size=256, rate=0.05, schedule=cosine, optimizer=Optimizer("sgd", clip=math.inf)
+)
 
 RESULT = RESULTS / "deep-step.json.gz"
 ROUNDS = {"quick": 9, "cpu": 31, "gpu": 101}
@@ -198,8 +201,7 @@ def loops(size: str, device: str, precision: Literal["float32", "bf16"]) -> dict
         rate=1e-3,
         precision=precision,
         schedule=cosine,
-        clip=math.inf,
-        optimizer="sgd",
+        optimizer=Optimizer("sgd", clip=math.inf),
     )
     resident, table = images.to(device), held.values.to(device)
     optimizer = torch.optim.SGD(

@@ -36,6 +36,7 @@ from benchmarks.common import (
     save_runs,
 )
 from labeldp.deep import (
+    Optimizer,
     Recipe,
     TorchClassifier,
     cross_entropy,
@@ -164,15 +165,14 @@ def rows_of(data: str, net: str, n: int, seed: int) -> tuple[list[tuple[Tensor, 
 BEFORE: dict[str, Any] = {
     "rate": 0.1,
     "schedule": schedules.cosine,
-    "clip": math.inf,
     "batch_size": 256,
-    "optimizer": "sgd",
+    "optimizer": Optimizer("sgd", clip=math.inf),
 }
 SGD: dict[str, Any] = {"rate": 0.03, "optimizer": "sgd"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "as before": BEFORE,
-    "as before, clip 1": BEFORE | {"clip": 1.0},
+    "as before, clip 1": BEFORE | {"optimizer": "sgd"},
     "sgd .1, ramp, clip 1": SGD | {"rate": 0.1, "batch_size": 256},
     "sgd .03, ramp, clip 1": SGD | {"batch_size": 256},
     "sgd .03, small batches": SGD,
@@ -184,8 +184,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "5 epochs": {"epochs": 5},
     "20 epochs": {"epochs": 20},
     "5 epochs, average .99": {"epochs": 5, "average": 0.99},
-    "decay .05": {"weight_decay": 0.05},
-    "decay .3": {"weight_decay": 0.3},
+    "decay .05": {"optimizer": Optimizer(weight_decay=0.05)},
+    "decay .3": {"optimizer": Optimizer(weight_decay=0.3)},
 }
 HARD = "hard labels"  # randomized response as if it were true, in the same loop
 PUBLIC = "no privacy"

@@ -134,7 +134,7 @@ def _seen_by(net: Any, X: Array) -> Array:
 def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
     import torch
 
-    from labeldp.deep import Recipe
+    from labeldp.deep import Optimizer, Recipe
     from labeldp.deep.schedules import cosine
     from labeldp.papers import tang2022 as ssl
 
@@ -144,11 +144,9 @@ def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
         epochs=recipe.epochs,
         batch_size=recipe.batch,
         rate=recipe.rate,
-        weight_decay=1e-4,
         schedule=partial(cosine, ramp=0.05),
         augment=_view(recipe),
-        optimizer="sgd",
-        clip=math.inf,
+        optimizer=Optimizer("sgd", weight_decay=1e-4, clip=math.inf),
     )
     more: dict[str, Any] = {
         "generator": torch.Generator().manual_seed(recipe.seed),
@@ -160,7 +158,7 @@ def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
 def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
     import torch
 
-    from labeldp.deep import Recipe
+    from labeldp.deep import Optimizer, Recipe
     from labeldp.deep.schedules import cosine
     from labeldp.papers import tang2022 as ssl
 
@@ -169,11 +167,9 @@ def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
     net.load_state_dict(torch.load(below.with_suffix(".pt"), weights_only=True))
     shared: dict[str, Any] = {
         "batch_size": recipe.batch,
-        "weight_decay": 1e-4,
-        "clip": 5.0,
         "augment": _view(recipe.net),
         "schedule": cosine,
-        "optimizer": "sgd",
+        "optimizer": Optimizer("sgd", weight_decay=1e-4, clip=5.0),
     }
     first = Recipe(epochs=recipe.epochs, rate=recipe.rate, **shared)
     last = Recipe(epochs=recipe.self_label_epochs, rate=recipe.self_label_rate, **shared)

@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 import labeldp as ldp
-from labeldp.deep import Recipe, Resident, as_inputs, augment, evidence_of, train
+from labeldp.deep import Optimizer, Recipe, Resident, as_inputs, augment, evidence_of, train
 from labeldp.deep.models import Mlp, SmallConvNet
 
 N, K = 192, 4  # three batches of 63, which two processes cannot halve, and one of 3
@@ -21,7 +21,6 @@ IMAGES = Recipe(
     63,
     0.02,
     alpha=1.0,
-    clip=1.0,
     average=0.9,
     augment=partial(augment.shift, pixels=1),
     precision="float32",
@@ -90,7 +89,9 @@ def trainings(seed, rank=0, **options):
         "clipped",
         plain_net_of(0),
         as_inputs(x),
-        Recipe(2, 63, 0.05, clip=0.05, average=0.9, precision="float32", optimizer="sgd"),
+        Recipe(
+            2, 63, 0.05, average=0.9, precision="float32", optimizer=Optimizer("sgd", clip=0.05)
+        ),
     )
     torch.manual_seed(seed + 100 * rank)
     note("images", SmallConvNet(K, 1), as_inputs(images), IMAGES)

@@ -23,7 +23,7 @@ from benchmarks.deep.train import best_by_noisy_labels, fit, precision_used, pro
 from benchmarks.small_epsilon import command, features, methods
 from sklearn.datasets import load_digits
 
-from labeldp.deep import Recipe
+from labeldp.deep import Optimizer, Recipe
 from labeldp.laws import SubsetSelection
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,9 +126,10 @@ def test_recipes_name_every_setting_so_that_no_default_changes_what_they_mean(mo
         ):
             made = training.recipe()
             assert given[-1].keys() == {field.name for field in fields(Recipe)}
-            assert (made.optimizer, made.momentum, made.clip) == (
+            assert made.optimizer == Optimizer(
                 "sgd",
                 0.9,
+                training.weight_decay,
                 math.inf if training.clip is None else training.clip,
             )
     assert given

@@ -12,7 +12,16 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import Consistency, Recipe, _loop, as_inputs, evidence_of, models, train
+from labeldp.deep import (
+    Consistency,
+    Optimizer,
+    Recipe,
+    _loop,
+    as_inputs,
+    evidence_of,
+    models,
+    train,
+)
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.papers import tang2022 as ssl
 
@@ -217,8 +226,7 @@ def test_features_without_labels_go_on_too(tmp_path: Path):
     recipe = Recipe(
         epochs=3,
         batch_size=20,
-        clip=math.inf,
-        optimizer="sgd",
+        optimizer=Optimizer("sgd", clip=math.inf),
         augment=lambda x, generator: jittered(x, generator),
     )
 

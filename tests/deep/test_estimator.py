@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
 from labeldp.deep import (
+    Optimizer,
     Recipe,
     TorchClassifier,
     cross_entropy,
@@ -522,7 +523,7 @@ def test_noisy_labels_are_checked():
 
 def test_training_that_diverges_stops_and_keeps_what_was_drawn(ledger):
     model = classifier(
-        recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd"),
+        recipe=Recipe(2, 128, 1e12, precision="float32", optimizer=Optimizer("sgd", momentum=0.0)),
     )
     labels = closed(Y, K, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="finite"):

@@ -13,8 +13,8 @@ import torch
 from tests.deep import fabric_processes
 
 import labeldp as ldp
-from labeldp.deep import Recipe, predict, train
-from labeldp.deep._loop import FabricPlacement, share
+from labeldp.deep import Optimizer, Recipe, predict, train
+from labeldp.deep._loop import Placement, share
 
 if find_spec("lightning_fabric") is None:
     pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'", allow_module_level=True)
@@ -117,9 +117,8 @@ def test_one_process_of_fabric_is_the_plain_loop(precision):
         2,
         64,
         0.05,
-        clip=0.5,
         precision="bf16" if "bf16" in precision else "float32",
-        optimizer="sgd",
+        optimizer=Optimizer("sgd", clip=0.5),
     )
     found = []
     for options in ({}, {"fabric": Fabric(accelerator="cpu", devices=1, precision=precision)}):
@@ -140,4 +139,4 @@ def test_strategies_that_split_the_net_are_refused():
         strategy, world_size, device = object(), 2, torch.device("cpu")
 
     with pytest.raises(ldp.InvalidInput, match="ddp"):
-        FabricPlacement(Sharded())
+        Placement("cpu", "auto", Sharded())

@@ -8,7 +8,15 @@ import torch
 from tests.deep.datasets import closed
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, evidence_of, predict, train
+from labeldp.deep import (
+    Optimizer,
+    Recipe,
+    TorchClassifier,
+    cross_entropy,
+    evidence_of,
+    predict,
+    train,
+)
 from labeldp.deep.models import Mlp
 
 K, N = 4, 600
@@ -18,10 +26,8 @@ X = (2 * np.eye(K)[Y] + RNG.normal(size=(N, K))).astype(np.float32)
 STEEP = {
     "batch_size": 32,
     "rate": 0.5,
-    "weight_decay": 0.0,
-    "clip": 1.0,
     "precision": "float32",
-    "optimizer": "sgd",
+    "optimizer": Optimizer("sgd", weight_decay=0.0),
 }  # the net soon learns noise by heart
 
 

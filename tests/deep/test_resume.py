@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 import labeldp as ldp
 from labeldp.deep import (
+    Optimizer,
     Recipe,
     TorchClassifier,
     cross_entropy,
@@ -330,8 +331,8 @@ LIKE = {
     ),
     "one number": (
         {},
-        recipe_of(weight_decay=1e-3),
-        r"recipe.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing",
+        recipe_of(optimizer=Optimizer("sgd", weight_decay=1e-3)),
+        r"recipe.optimizer.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing",
     ),
     "dropout": (
         {"module": partial(Mlp, K, hidden=(8,))},

@@ -19,6 +19,7 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import (
     Consistency,
+    Optimizer,
     Recipe,
     TorchClassifier,
     augment,
@@ -37,8 +38,6 @@ NAN = math.nan
 
 BAD_FIELDS = [
     *({"alpha": each} for each in (-1, NAN, math.inf, "x", True)),
-    *({"momentum": each} for each in (-1, NAN, 1.0, 5.0, None)),
-    *({"weight_decay": each} for each in (-1, NAN, "0")),
     *({"average": each} for each in (2.0, 1.0, NAN, "0.9")),
     *(
         {"schedule": each}
@@ -52,21 +51,24 @@ BAD_FIELDS = [
     ),
     *({"augment": each} for each in (3, "flip")),
     *({"loss": each} for each in ("likelihood", None)),
-    *({"clip": each} for each in (NAN, 0, -1.0, "a", True)),
-    *({"channels_last": each} for each in ("no", 1, None)),
     *({"rate": each} for each in (NAN, 0, "1")),
     *({"epochs": each} for each in (1.5, True, 0)),
     {"batch_size": 0},
     {"precision": "fp16"},
     {"optimizer": "adam"},
 ]
+BAD_STEPS = [
+    *({"momentum": each} for each in (-1, NAN, 1.0, 5.0, None)),
+    *({"weight_decay": each} for each in (-1, NAN, "0")),
+    *({"clip": each} for each in (NAN, 0, -1.0, "a", True)),
+]
 
 
-@pytest.mark.parametrize("field", BAD_FIELDS, ids=named)
+@pytest.mark.parametrize("field", [*BAD_FIELDS, *BAD_STEPS], ids=named)
 def test_a_recipe_is_checked_when_it_is_made(field):
     (name,) = field
     with pytest.raises(ldp.InvalidInput, match=name):
-        Recipe(**field)
+        (Optimizer if field in BAD_STEPS else Recipe)(**field)
 
 
 @pytest.mark.parametrize("schedule", [lambda t: "a", lambda: 1, lambda t: 1 / (t - 0.5) ** 2])
@@ -124,7 +126,8 @@ def test_a_rate_that_is_meant_for_sgd_is_told():
     ) as told:
         Recipe(rate=0.1)
     assert told[0].filename == __file__
-    Recipe(rate=0.1, optimizer="sgd"), Recipe(rate=0.03)
+    named, made = (Recipe(rate=0.1, optimizer=each) for each in ("sgd", Optimizer("sgd")))
+    assert named == made != Recipe(rate=0.03)
 
 
 class Dict(nn.Module):

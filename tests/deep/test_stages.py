@@ -14,7 +14,7 @@ from tests.deep.datasets import closed, perceptron, separated
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, posterior_loss
+from labeldp.deep import Optimizer, Recipe, TorchClassifier, cross_entropy, posterior_loss
 from labeldp.deep import _stages as stages
 from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
@@ -22,10 +22,9 @@ from labeldp.learn import Prior
 
 K, N = 4, 900
 X, Y = separated(N, K)
+UNDECAYED = Optimizer("sgd", weight_decay=0.0)
 # leaves weights as they are
-STILL = Recipe(
-    epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32", optimizer="sgd"
-)
+STILL = Recipe(epochs=1, batch_size=128, rate=1e-12, precision="float32", optimizer=UNDECAYED)
 QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
 
@@ -93,9 +92,7 @@ def test_weights_that_were_frozen_stay_frozen():
         weight.requires_grad_(False)
     model = classifier(
         module=net,
-        recipe=Recipe(
-            1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd"
-        ),
+        recipe=Recipe(1, 128, 0.05, average=0.9, precision="float32", optimizer=UNDECAYED),
     ).fit(X, closed(Y, K))
     assert [w.requires_grad for w in model.module_.parameters()] == [
         w.requires_grad for w in net.parameters()
@@ -347,9 +344,7 @@ def test_held_out_rows_of_two_stages_measure_a_net_on_all_kinds_of_rows():
     would be the hard ones."""
     k, fits = 10, 80
     net = partial(nn.Linear, k // 2 + 1)
-    recipe = Recipe(
-        epochs=10, batch_size=500, rate=8.0, weight_decay=0.0, precision="float32", optimizer="sgd"
-    )
+    recipe = Recipe(epochs=10, batch_size=500, rate=8.0, precision="float32", optimizer=UNDECAYED)
     errors = []
     for seed in range(fits):
         X, noisy = pairs_in_two_stages(seed)

@@ -262,7 +262,7 @@ def test_a_plan_that_told_what_code_holds_is_refused_without_its_values(tmp_path
 
 @pytest.mark.parametrize(
     "setting",
-    ["augment", "loss", "schedule", "clip", "channels_last", "rate", "epochs", "precision"],
+    ["augment", "loss", "schedule", "optimizer", "rate", "epochs", "precision"],
 )
 def test_messages_name_the_type_of_what_was_given_in_the_wrong_place(setting):
     with pytest.raises(ldp.InvalidInput) as caught:

@@ -117,7 +117,6 @@ def test_a_training_with_held_out_rows_warns(kind):
         trained()
     assert sum(each.category is MisfitWarning for each in told) == 1
     silent(lambda: trained(WHO * 0))  # one user: the net is the constant
-    silent(lambda: trained(judge=False))
 
 
 def test_a_net_that_learns_is_not_warned_of():

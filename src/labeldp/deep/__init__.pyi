@@ -11,10 +11,10 @@ from ._estimator import TorchClassifier as TorchClassifier
 from ._inputs import Inputs as Inputs
 from ._inputs import Resident as Resident
 from ._inputs import Streamed as Streamed
-from ._inputs import WithEvidence as WithEvidence
 from ._inputs import as_inputs as as_inputs
 from ._inputs import with_evidence as with_evidence
 from ._loop import Epoch as Epoch
+from ._loop import Optimizer as Optimizer
 from ._loop import Recipe as Recipe
 from ._loop import predict as predict
 from ._loop import train as train

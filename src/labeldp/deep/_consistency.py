@@ -49,10 +49,11 @@ class Consistency:
     """Targets from what rows share: for nets that learn from images, or from inputs for which you
     know a change that keeps the class.
 
-    In each step the net sees a batch of which a share is strongly changed. Beside the recipe's loss
-    it learns, by cross-entropy, each row's target: the prediction of the averaged net for the
-    weakly changed input (`Recipe.augment`), averaged over epochs, scaled to the class frequencies
-    of the noisy labels, times the likelihood of the row's own noisy label, and sharpened.
+    In each step the net sees a batch of which three in four inputs, chosen at random, are strongly
+    changed. Beside the recipe's loss it learns, by cross-entropy, each row's target: the prediction
+    of the averaged net for the weakly changed input (`Recipe.augment`), averaged over epochs,
+    scaled to the class frequencies of the noisy labels, times the likelihood of the row's own noisy
+    label, and sharpened.
 
     Parameters
     ----------
@@ -67,9 +68,6 @@ class Consistency:
     threshold : float in [0, 1), default=0.0
         Rows whose largest posterior is not above it have no target, and learn from the recipe's
         loss alone.
-    share : float in (0, 1], default=0.75
-        Chance that an input of the batch is strongly changed. Below 1, batch normalisation knows
-        unchanged inputs too.
     memory : float in [0, 1), default=0.7
         Weight of the past in each row's mean prediction, at each epoch; 0: the present prediction
         alone.
@@ -126,7 +124,6 @@ class Consistency:
     weight: float = 1.0
     temperature: float = 0.5
     threshold: float = 0.0
-    share: float = 0.75
     memory: float = 0.7
     align: bool = True
     own: bool | Literal["mixture"] = True
@@ -141,7 +138,6 @@ class Consistency:
         _validate.positive(weight=self.weight)
         _validate.fraction(temperature=self.temperature, zero=True, one=True)
         _validate.fraction(threshold=self.threshold, zero=True)
-        _validate.fraction(share=self.share, one=True)
         _validate.fraction(memory=self.memory, zero=True)
         _validate.integer(warm_up=self.warm_up, low=0)
         _validate.integer(neighbours=self.neighbours, low=0)
@@ -242,13 +238,13 @@ class Consistency:
         return self.revote > 0 and epoch > max(1, self.warm_up) and epoch % self.revote == 0
 
     def views(self, weak: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch that the net learns from: some inputs strongly changed, the others as they
-        are."""
+        """The batch that the net learns from: three in four inputs strongly changed, on average;
+        the others stay as they are, so that batch normalisation knows them too."""
         if self.strong is None:
             return weak
-        chosen = (
-            torch.rand(len(weak), generator=generator, device=generator.device) < self.share
-        ).to(weak.device)
+        chosen = (torch.rand(len(weak), generator=generator, device=generator.device) < 0.75).to(
+            weak.device
+        )
         changed = self.strong(weak, generator)
         # Checked here, since torch would repeat a single row for all.
         if not isinstance(changed, Tensor) or changed.shape != weak.shape:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a net on noisy labels: settings, the loop, and the device or processes that it runs on.
 
-    Recipe             settings, checked when they are given, long before a label is drawn for them
+    Recipe             settings, checked when they are given, long before a label is drawn for them;
+                       those of a step are an Optimizer
     train, predict     the loop, one epoch after another; logits of all rows
-    Placement          one device with plain torch; FabricPlacement: lightning's Fabric, in one
-                       process or many
+    Placement          one device with plain torch, or lightning's Fabric, in one process or many
     from_first         calls what only the first of many processes may do, such as reading raw
                        labels
 
@@ -28,7 +28,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from labeldp import _validate
 from labeldp._files import path_text, replace_file
@@ -78,6 +77,56 @@ _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch
 
 
 @dataclass(frozen=True)
+class Optimizer:
+    """How a net takes a step along its gradient: `Recipe(optimizer=...)`.
+
+    Attributes
+    ----------
+    name : {"adamw", "sgd"}, default="adamw"
+        "sgd" has Nesterov momentum, and needs another rate: 0.03 to 0.1 for nets with batch
+        normalisation.
+    momentum : float in [0, 1), default=0.9
+        AdamW's first beta.
+    weight_decay : float >= 0, default=0.0005
+    clip : float > 0, default=1.0
+        Maximal norm of the gradient; inf: no clipping. If one large step takes all probability from
+        a class, its likelihood has no gradient any more, and the class is lost.
+
+    Raises
+    ------
+    InvalidInput
+        If a field has a value that no training could use.
+
+    Examples
+    --------
+    >>> from labeldp.deep import Optimizer, Recipe
+    >>> recipe = Recipe(rate=0.05, optimizer=Optimizer("sgd", weight_decay=1e-4))
+    """
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("adamw", "sgd"), optimizer=self.name)
+        _validate.fraction(momentum=self.momentum, zero=True, fix="0 is plain SGD.")
+        _validate.positive(zero=True, weight_decay=self.weight_decay)
+        if self.clip != math.inf:
+            _validate.positive(clip=self.clip, fix="math.inf for no clipping.")
+        plain_numbers(self)
+
+    def of(self, module: nn.Module, rate: float) -> torch.optim.Optimizer:
+        """Make torch's optimizer of a net's weights."""
+        weights, decay = module.parameters(), self.weight_decay
+        if self.name == "adamw":
+            return torch.optim.AdamW(weights, rate, (self.momentum, 0.999), weight_decay=decay)
+        return torch.optim.SGD(
+            weights, rate, self.momentum, weight_decay=decay, nesterov=self.momentum > 0
+        )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Settings of a training, checked when they are given. They are public.
 
@@ -89,9 +138,6 @@ class Recipe:
         hundred steps.
     rate : float > 0, default=0.003
         Peak learning rate, multiplied by the schedule.
-    momentum : float in [0, 1), default=0.9
-        AdamW's first beta.
-    weight_decay : float >= 0, default=0.0005
     schedule : function of progress in [0, 1], `one_cycle` if not given
         Factor of the learning rate. The default ramps up over the first tenth of the training,
         since large first steps lose classes.
@@ -103,26 +149,20 @@ class Recipe:
         passes to `debiased_loss` its weights; to `cross_entropy`, `generalised_cross_entropy` and
         any function with an attribute `takes_labels = True` the most likely labels, (n,) int64; to
         all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
-    clip : float > 0, default=1.0
-        Maximal norm of the gradient; inf: no clipping. If one large step takes all probability from
-        a class, its likelihood has no gradient any more, and the class is lost.
     average : float in [0, 1) or None, default=None
         Decay of an exponential moving average of the weights, which is then the model that is
         scored and returned.
     precision : {"auto", "float32", "bf16"}, default="auto"
         "auto": bf16 autocast if the processor multiplies it natively. Fabric uses its own precision
         instead.
-    channels_last : bool, default=True
-        Memory format of images and nets.
     patience : int >= 1 or None, default=None
         Number of epochs without a larger held-out score after which training stops; the net of the
         best epoch is returned. With patience=epochs all epochs are trained, and the best one is
         returned. None: all epochs, and the last net. Cost: predictions for the held-out rows in
         each epoch, and a copy of the net. The best epoch's score is biased upwards: measure on
         other rows.
-    optimizer : {"adamw", "sgd"}, default="adamw"
-        "sgd" has Nesterov momentum, and needs another rate: 0.03 to 0.1 for nets with batch
-        normalisation.
+    optimizer : Optimizer, "adamw" or "sgd", default="adamw"
+        A name stands for the `Optimizer` of this name with its defaults.
     consistency : Consistency or None, default=None
         Also learn targets on which an averaged net, the row's noisy label and its neighbours agree:
         for images at small epsilon, and long trainings. With it, `average` is 0.999 if not given.
@@ -142,18 +182,14 @@ class Recipe:
     epochs: int = 10
     batch_size: int | None = None
     rate: float = 0.003
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     schedule: Schedule = one_cycle
     alpha: float = 0.0
     augment: Augmentation | None = None
     loss: Callable[..., Tensor] = likelihood_loss
-    clip: float = 1.0
     average: float | None = None
     precision: Precision = "auto"
-    channels_last: bool = True
     patience: int | None = None
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Optimizer | Literal["adamw", "sgd"] = "adamw"
     consistency: Consistency | None = None
 
     def __post_init__(self) -> None:
@@ -163,12 +199,10 @@ class Recipe:
                 batch_size=self.batch_size, low=1, fix="None chooses by the number of rows."
             )
         _validate.positive(rate=self.rate)
-        _validate.fraction(momentum=self.momentum, zero=True, fix="0 is plain SGD.")
-        _validate.positive(zero=True, weight_decay=self.weight_decay)
         _validate.positive(zero=True, alpha=self.alpha, fix="0 mixes nothing.")
         _validate.one_of(_PRECISIONS, precision=self.precision)
-        _validate.one_of(("adamw", "sgd"), optimizer=self.optimizer)
-        if self.optimizer == "adamw" and self.rate > _HIGH_FOR_ADAMW:
+        object.__setattr__(self, "optimizer", self.steps)
+        if self.steps.name == "adamw" and self.rate > _HIGH_FOR_ADAMW:
             warn(
                 HighRateWarning(
                     f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {self.rate:g}: its"
@@ -178,11 +212,8 @@ class Recipe:
             )
         if self.average is not None:
             _validate.fraction(average=self.average, zero=True, fix="None for no average.")
-        if self.clip != math.inf:
-            _validate.positive(clip=self.clip, fix="math.inf for no clipping.")
         if self.patience is not None:
             _validate.integer(patience=self.patience, low=1, fix="None trains for all epochs.")
-        _validate.boolean(channels_last=self.channels_last)
         _validate.function(augment=self.augment, takes="(images, generator)", none=True)
         _validate.function(loss=self.loss, takes="(logits, evidence, reduction=...)")
         if self.consistency is not None:
@@ -207,6 +238,12 @@ class Recipe:
                     f" {_validate.shown(factor)} at {step / _LOOKS}. See deep.schedules."
                 )
         plain_numbers(self)
+
+    @property
+    def steps(self) -> Optimizer:
+        """The optimizer; of a name that one with its defaults."""
+        made = self.optimizer
+        return made if isinstance(made, Optimizer) else Optimizer(made)
 
     def rows_of_batch(self, n: int) -> int:
         """Return the batch size for a training on n rows."""
@@ -279,8 +316,6 @@ def train(
     fabric: Any = None,
     first: Any = None,
     checkpoint: str | Path | None = None,
-    win_back: bool = True,
-    judge: bool = True,
 ) -> nn.Module:
     """Train a net in place, on evidence alone: it takes no true label.
 
@@ -322,18 +357,6 @@ def train(
         it; first weights, held-out rows and functions are not. A Dataset is read once for that; if
         its items differ at each reading, only their number is compared. The nets of an `Ensemble`
         have a file each, numbered. One process only.
-    win_back : bool, default=True
-        Whether classes that the net has given up by the end of an epoch, though the evidence speaks
-        for them (as in `metrics.lost_classes`, but by two standard errors), are won back in the
-        next ones: a term of the loss draws their mean probability to their estimated share, until
-        it is half of it. Where no class is lost the training is the same. A class that is lost in
-        the last epoch stays so. For `likelihood_loss` and `posterior_loss`, without consistency,
-        whose targets would bring the class back down; not for laws on combinations of several label
-        columns.
-    judge : bool, default=True
-        Whether a MisfitWarning says, after the training, where the held-out rows are likelier under
-        the class frequencies than under the net: half of them tell these, the others judge. Not for
-        laws on combinations of several label columns.
 
     Returns
     -------
@@ -347,6 +370,12 @@ def train(
         If inputs and evidence differ in length, evidence differs between processes, a loss is not
         finite, patience has no held-out rows, or the checkpoint is of another training.
 
+    Warns
+    -----
+    MisfitWarning
+        If the held-out rows are likelier under the class frequencies than under the net: half of
+        them tell these, the others judge. Not for laws on combinations of several label columns.
+
     See Also
     --------
     TorchClassifier : privatizes labels and trains, in one stage or several.
@@ -358,27 +387,76 @@ def train(
     too. Cost: `recipe.epochs` passes over the rows, and a prediction of the held-out rows per
     epoch, and of up to 20,000 rows after an epoch that hardly predicts some class. On a CPU, a
     training that goes on from a checkpoint gives the same net as one that was not stopped.
+
+    Classes that the net has given up by the end of an epoch, though the evidence speaks for them
+    (as in `metrics.lost_classes`, but by two standard errors), are won back in the next ones: a
+    term of the loss draws their mean probability to their estimated share, until it is half of it.
+    Where no class is lost the training is the same. A class that is lost in the last epoch stays
+    so. This holds for `likelihood_loss` and `posterior_loss`, without consistency, whose targets
+    would bring the class back down; not for laws on combinations of several label columns.
     """
-    place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
+    place = Placement(device, recipe.precision, fabric)
+    done = train_at(
+        place,
+        module,
+        inputs,
+        evidence,
+        recipe,
+        generator=generator,
+        held_out=held_out,
+        progress=progress,
+        watch=watch,
+        first=first,
+        checkpoint=checkpoint,
+    )
+    return _told_of(done, held_out, place)
+
+
+def train_at(
+    place: "Placement",
+    module: nn.Module,
+    inputs: Any,
+    evidence: Form | Tensor,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    held_out: tuple[Any, Form] | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    first: Any = None,
+    checkpoint: str | Path | None = None,
+    win_back: bool = True,
+) -> nn.Module:
+    """Train a net in place, as `train` does, without a warning where it is worse than a constant.
+
+    Parameters
+    ----------
+    place : Placement
+    module, inputs, evidence, recipe, generator, held_out, progress, watch, first, checkpoint
+        As in `train`.
+    win_back : bool, default=True
+        Whether classes that the net has given up are won back.
+    """
     if isinstance(module, Ensemble):
-        shared: dict[str, Any] = {
-            "device": device,
-            "held_out": held_out,
-            "progress": progress,
-            "watch": watch,
-            "fabric": fabric,
-        }
         files = [
             None if checkpoint is None else f"{checkpoint}-{number}"
             for number in range(len(module.nets))
         ]
-        shared |= {"generator": generator, "first": first, "win_back": win_back, "judge": False}
+        one = partial(
+            train_at,
+            place,
+            generator=generator,
+            held_out=held_out,
+            progress=progress,
+            watch=watch,
+            first=first,
+            win_back=win_back,
+        )
         done = [
-            train(net, inputs, evidence, recipe, checkpoint=file, **shared)
+            one(net, inputs, evidence, recipe, checkpoint=file)
             for net, file in zip(module.nets, files, strict=True)
         ]
-        return _told_of(Ensemble(done, module.sizes).eval(), held_out if judge else None, place)
-    _validate.boolean(win_back=win_back)
+        return Ensemble(done, module.sizes).eval()
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
         raise InvalidInput(
@@ -425,7 +503,7 @@ def train(
     training.tell()
     if best is not None:
         model.load_state_dict(best.weights)
-    return _told_of(model.eval(), held_out if judge else None, place)
+    return model.eval()
 
 
 @torch.no_grad()
@@ -460,11 +538,7 @@ def predict(
         raise InvalidInput(
             "Expected inputs of at least one row, got none. Give the rows to predict."
         )
-    place = (
-        Placement(next(module.parameters()).device, precision)
-        if fabric is None
-        else FabricPlacement(fabric)
-    )
+    place = Placement(next(module.parameters()).device, precision, fabric)
     every = torch.arange(len(inputs)).split(size)
     return torch.cat(list(_logits(module, inputs, every, place)))
 
@@ -490,16 +564,12 @@ class _Training:
         win_back: bool = True,
     ) -> None:
         # Convolutions are faster with channels last in memory, if net and images agree.
-        self._layout = (
-            torch.channels_last
-            if recipe.channels_last and inputs.ndim == 4
-            else torch.preserve_format
-        )
+        self._layout = torch.channels_last if inputs.ndim == 4 else torch.preserve_format
         # torch's own annotations lack the second
         into: dict[str, Any] = {"device": place.device, "memory_format": self._layout}
         module.to(**into)
         self._module, self._recipe, self._place = module, recipe, place
-        self._optimizer = _optimizer(module, recipe)
+        self._optimizer = recipe.steps.of(module, recipe.rate)
         self._net, self._steps = place.setup(module, self._optimizer)
         self._dtype = next(module.parameters()).dtype  # which Fabric may have changed
         decay = (
@@ -576,11 +646,10 @@ class _Training:
     def facts(self) -> dict[str, object]:
         """What another training would have other values of: inputs, evidence, the generator's
         state, and the recipe's numbers and words."""
-        shared = {} if self._recipe.consistency is None else vars(self._recipe.consistency)
-        named = vars(self._recipe) | {
-            f"consistency.{name}": value for name, value in shared.items()
-        }
-        named["win_back"] = self._wins_back
+        named = vars(self._recipe) | {"win_back": self._wins_back}
+        for part in ("optimizer", "consistency"):
+            inner = {} if named[part] is None else vars(named[part])
+            named |= {f"{part}.{name}": value for name, value in inner.items()}
         settings: dict[str, object] = {
             name: value
             for name, value in named.items()
@@ -675,8 +744,8 @@ class _Training:
                 loss = loss * weight
             self._optimizer.zero_grad(set_to_none=True)
             place.backward(loss)
-            if recipe.clip < math.inf:
-                place.clip(self._net, self._steps, recipe.clip)
+            if recipe.steps.clip < math.inf:
+                place.clip(self._net, self._steps, recipe.steps.clip)
             self._steps.step()
             if self._average is not None:
                 self._average.update_parameters(self._module)
@@ -803,23 +872,6 @@ class _Training:
             logits = self.model(x)
         self._targets.learn(rows, torch.softmax(logits.float(), dim=1))
         return self._targets.of(rows)
-
-
-def _optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(
-            module.parameters(),
-            recipe.rate,
-            (recipe.momentum, 0.999),
-            weight_decay=recipe.weight_decay,
-        )
-    return torch.optim.SGD(
-        module.parameters(),
-        recipe.rate,
-        recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-    )
 
 
 @dataclass
@@ -1051,7 +1103,7 @@ def _tell_of_no_step(n: int, recipe: Recipe) -> None:
             f"The net stays as it is: the schedule is 0 at {steps} of {steps} steps. Train for more"
             " epochs, or in smaller batches.",
             UntrainedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -1096,13 +1148,17 @@ def _paired(inputs: Any, evidence: Any) -> Inputs:
 
 
 class Placement:
-    """Where a training runs: one process, one device, plain torch.
+    """Where a training runs: one process, one device and plain torch; or where a launched
+    `lightning.fabric.Fabric` says: device, precision and distribution.
 
     Parameters
     ----------
     device : torch.device or str
     precision : {"auto", "float32", "bf16"}
         "auto": bf16 if the processor multiplies it natively.
+    fabric : lightning.fabric.Fabric, optional
+        Decides device and precision instead. Every process must hold the whole net: one device, or
+        data-parallel ("ddp").
 
     Attributes
     ----------
@@ -1113,69 +1169,38 @@ class Placement:
     backward : function of a process's share of a loss, which computes its gradients
     """
 
-    rank, world = 0, 1
-
-    def __init__(self, device: torch.device | str, precision: Precision) -> None:
-        self.device = torch.device(device)
-        bf16 = precision == "bf16" or (precision == "auto" and _has_bf16(self.device.type))
+    def __init__(
+        self, device: torch.device | str, precision: Precision, fabric: Any = None
+    ) -> None:
+        self._fabric, self.rank, self.world = fabric, 0, 1
         self.autocast: Callable[[], AbstractContextManager[Any]]
-        self.autocast = (
-            partial(torch.autocast, self.device.type, torch.bfloat16) if bf16 else nullcontext
-        )
-        self.backward: Callable[[Tensor], None] = Tensor.backward
-
-    def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-        """Return the net and the optimizer as the loop calls them."""
-        return module, optimizer
-
-    def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
-        """Return two generators: for the order of rows, equal in all processes, and for
-        augmentation, different in each."""
-        return generator, generator
-
-    def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
-        """Limit the norm of the whole batch's gradient."""
-        nn.utils.clip_grad_norm_(module.parameters(), norm)
-
-    def total(self, value: Tensor) -> Tensor:
-        """Return the sum over all processes, the same to the bit in each."""
-        return value
-
-    def unite(self, module: nn.Module) -> None:
-        """Average over all processes the buffers that each has computed by itself, such as batch
-        statistics."""
-
-    def require_same(self, evidence: Form | Tensor) -> None:
-        """Refuse processes that learn from different outputs, or from the same ones in different
-        orders."""
-
-
-class FabricPlacement(Placement):
-    """Runs a training where a launched `lightning.fabric.Fabric` says: device, precision and
-    distribution.
-
-    Parameters
-    ----------
-    fabric : lightning.fabric.Fabric
-        Every process must hold the whole net: one device, or data-parallel ("ddp").
-    """
-
-    def __init__(self, fabric: Any) -> None:
+        self.backward: Callable[[Tensor], None]
+        if fabric is None:
+            self.device, self.backward = torch.device(device), Tensor.backward
+            bf16 = precision == "bf16" or (precision == "auto" and _has_bf16(self.device.type))
+            self.autocast = (
+                partial(torch.autocast, self.device.type, torch.bfloat16) if bf16 else nullcontext
+            )
+            return
         strategy = type(fabric.strategy).__name__
         if fabric.world_size > 1 and strategy != "DDPStrategy":
             raise InvalidInput(
                 f"Expected processes that each hold the whole net, got {strategy}. Make it"
                 " Fabric(strategy='ddp', ...)."
             )
-        self._fabric, self.device = fabric, fabric.device
+        self.device, self.autocast, self.backward = fabric.device, fabric.autocast, fabric.backward
         self.rank, self.world = int(fabric.global_rank), int(fabric.world_size)
-        self.autocast, self.backward = fabric.autocast, fabric.backward
 
-    def setup(self, module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+    def setup(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """Return the net and the optimizer as the loop calls them."""
+        if self._fabric is None:
+            return module, optimizer
         net, steps = self._fabric.setup(module, optimizer)
         return net, steps
 
     def generators(self, generator: torch.Generator) -> tuple[torch.Generator, torch.Generator]:
+        """Return two generators: for the order of rows, equal in all processes, and for
+        augmentation, different in each."""
         if self.world == 1:
             return generator, generator
         # even if the processes passed different seeds
@@ -1186,17 +1211,26 @@ class FabricPlacement(Placement):
         return generator, own.manual_seed(seed + self.rank)
 
     def clip(self, module: nn.Module, optimizer: Any, norm: float) -> None:
-        self._fabric.clip_gradients(module, optimizer, max_norm=norm, error_if_nonfinite=False)
+        """Limit the norm of the whole batch's gradient."""
+        if self._fabric is None:
+            nn.utils.clip_grad_norm_(module.parameters(), norm)
+        else:
+            self._fabric.clip_gradients(module, optimizer, max_norm=norm, error_if_nonfinite=False)
 
     def total(self, value: Tensor) -> Tensor:
+        """Return the sum over all processes, the same to the bit in each."""
         return value if self.world == 1 else self._fabric.all_reduce(value, reduce_op="sum")
 
     def unite(self, module: nn.Module) -> None:
+        """Average over all processes the buffers that each has computed by itself, such as batch
+        statistics."""
         for buffer in module.buffers() if self.world > 1 else ():
             if buffer.is_floating_point():
                 buffer.copy_(self.total(buffer.clone()) / self.world)
 
     def require_same(self, evidence: Form | Tensor) -> None:
+        """Refuse processes that learn from different outputs, or from the same ones in different
+        orders."""
         if self.world == 1:
             return
         mine = torch.frombuffer(bytearray(_digest(evidence)), dtype=torch.uint8).to(self.device)

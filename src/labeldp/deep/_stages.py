@@ -52,6 +52,7 @@ from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import (
     Epoch,
+    Placement,
     Precision,
     Recipe,
     from_first,
@@ -59,7 +60,7 @@ from labeldp.deep._loop import (
     plain,
     predict,
     takes_labels,
-    train,
+    train_at,
 )
 from labeldp.deep._losses import Form, column_evidence, debias_weights, debiased_loss, evidence_of
 from labeldp.deep.models import Ensemble
@@ -307,24 +308,22 @@ class Trainer:
                 self.settings.progress(epoch)
 
         with seeded(self.seed, number, self.device) as generator:
-            done = train(
+            done = train_at(
+                Placement(self.device, recipe.precision, self.fabric),
                 module,
                 self.inputs.take(torch.from_numpy(rows)),
                 target,
                 recipe,
                 generator=generator,
-                device=self.device,
                 held_out=(
                     None
                     if held_out is None
                     else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1])
                 ),
                 progress=told,
-                fabric=self.fabric,
                 first=self._first(model, rows) if recipe.consistency is not None else None,
                 win_back=win_back,
-                judge=False,  # the fit judges its last net by the labels' unbiased losses
-            )
+            )  # the fit judges its last net by the labels' unbiased losses
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
         for net in rated(done):

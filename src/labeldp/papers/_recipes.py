@@ -305,7 +305,7 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
     stage."""
     known = PUBLISHED[_validate.one_of(PUBLISHED, data=data)]
     _require_fields(changes)
-    from labeldp.deep._loop import Recipe
+    from labeldp.deep._loop import Optimizer, Recipe
     from labeldp.deep._losses import cross_entropy
 
     staged = stages(name, epsilon=epsilon)
@@ -314,11 +314,9 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
         batch_size=known.batch_size,
         rate=known.rate,
         schedule=paper_decays if known.decays else triangular,
-        weight_decay=1e-4,
         augment=moved_and_cut if known.images else None,
         loss=cross_entropy,
-        clip=float("inf"),
-        optimizer="sgd",
+        optimizer=Optimizer("sgd", weight_decay=1e-4, clip=float("inf")),
     )
     alphas = (
         mixups(name, epsilon=epsilon) if known.images else (0.0,) * len(stages_of(staged["stages"]))

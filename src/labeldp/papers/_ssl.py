@@ -27,22 +27,29 @@ with needs_torch():
 from labeldp import _validate
 from labeldp.deep._consistency import nearest_rows
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
-from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
+from labeldp.deep._loop import Optimizer, Progress, Recipe, predict, require_generator, train
 from labeldp.deep._losses import at_least_float32, likelihood_loss
 from labeldp.deep.augment import Augmentation, flip, rand_augment, resized_crop
 from labeldp.deep.schedules import cosine, weight_average
 from labeldp.papers._embed import CHANNELS, channels_first, require_unit_range
 
-_SGD: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 1e-4}
 SIMCLR = Recipe(
-    epochs=200, batch_size=512, rate=0.4, schedule=partial(cosine, ramp=0.05), clip=math.inf, **_SGD
+    epochs=200,
+    batch_size=512,
+    rate=0.4,
+    schedule=partial(cosine, ramp=0.05),
+    optimizer=Optimizer("sgd", weight_decay=1e-4, clip=math.inf),
 )
 """As Tang et al. 2022 train on CIFAR-10 (there for 500 epochs)."""
-BYOL = Recipe(
-    epochs=200, batch_size=512, rate=0.2, schedule=partial(cosine, ramp=0.05), clip=math.inf, **_SGD
+BYOL = replace(SIMCLR, rate=0.2)
+SCAN = Recipe(
+    epochs=50,
+    batch_size=512,
+    rate=0.02,
+    schedule=cosine,
+    optimizer=Optimizer("sgd", weight_decay=1e-4, clip=5.0),
 )
-SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine, clip=5.0, **_SGD)
-SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine, clip=5.0, **_SGD)
+SELF_LABEL = replace(SCAN, batch_size=1000, rate=0.01)
 
 # widths of the projection heads, which are dropped after the training
 _HIDDEN, _PROJECTED = 512, 128

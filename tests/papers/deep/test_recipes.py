@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, posterior_loss
+from labeldp.deep import Optimizer, Recipe, TorchClassifier, augment, cross_entropy, posterior_loss
 from labeldp.errors import InvalidInput
 from labeldp.papers import ghazi2021 as recipes
 from labeldp.papers._recipes import moved_and_cut, paper_decays, triangular
@@ -34,17 +34,12 @@ def test_lp_2st_on_cifar_10_is_the_authors_code(epsilon):
     )
     assert tuple(recipe.alpha for recipe in found["recipe"]) == mixup
     for recipe in found["recipe"]:
-        assert (recipe.epochs, recipe.batch_size, recipe.rate, recipe.weight_decay) == (
+        assert (recipe.epochs, recipe.batch_size, recipe.rate, recipe.loss, recipe.optimizer) == (
             200,
             512,
             0.4,
-            1e-4,
-        )
-        assert (recipe.optimizer, recipe.momentum, recipe.clip, recipe.loss) == (
-            "sgd",
-            0.9,
-            math.inf,
             cross_entropy,
+            Optimizer("sgd", 0.9, 1e-4, math.inf),
         )
         assert recipe.schedule is paper_decays
 

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from labeldp import InvalidInput
-from labeldp.deep import Recipe, augment, predict
+from labeldp.deep import Optimizer, Recipe, augment, predict
 from labeldp.papers import tang2022 as ssl
 from labeldp.papers._ssl import byol_loss, nt_xent, scan_loss, self_label_loss
 from labeldp.papers.tang2022 import Embedder
@@ -164,7 +164,10 @@ def moved(x, draw):
 
 
 LEARN = Recipe(
-    epochs=10, batch_size=64, schedule=ssl.SIMCLR.schedule, clip=math.inf, optimizer="sgd"
+    epochs=10,
+    batch_size=64,
+    schedule=ssl.SIMCLR.schedule,
+    optimizer=Optimizer("sgd", clip=math.inf),
 )
 METHODS = {
     "simclr": (partial(ssl.simclr, temperature=0.2), 0.1),
