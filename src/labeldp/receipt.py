@@ -4,6 +4,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from labeldp._validate import sum_up
 
@@ -46,7 +47,41 @@ def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "")
 
 
 @dataclass(frozen=True, repr=False)
-class Receipt:
+class _Facts:
+    """Base of both values: how they are shown."""
+
+    def __repr__(self) -> str:
+        """Show a value as dataclasses do: `repeated` only if it is True, and always what the
+        guarantee does not cover."""
+        names = self.__dataclass_fields__
+        facts = {name: getattr(self, name) for name in names if name not in _RARE}
+        facts |= {name: told for name in _RARE if (told := getattr(self, name))}
+        listed = ", ".join(f"{name}={fact!r}" for name, fact in facts.items())
+        return f"{type(self).__name__}({listed})"
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """The entry of a charge in a durable ledger.
+
+    Attributes
+    ----------
+    recorded : bool
+        True if the charge was on disk, in a durable ledger, before the first random word. False
+        also if a ledger that was asked for the charge does not have it.
+    ledger_head : str
+        Head of the ledger's hash chain after this charge; "" without a durable ledger.
+    charged_at : str
+        ISO 8601 time of the charge, UTC.
+    """
+
+    recorded: bool = False
+    ledger_head: str = ""
+    charged_at: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Receipt(_Facts):
     """Proof that a run was charged before anything was drawn.
 
     Attributes
@@ -62,16 +97,12 @@ class Receipt:
         Rows of one unit that the charge covers.
     epsilon, delta : float
         The unit's total for this run.
-    recorded : bool
-        True if the charge was on disk, in a durable ledger, before the first random word.
     secure : bool
         False if the noise came from a seed: then there is no guarantee at all.
     event : mapping
         The event, as JSON data (see `labeldp.ledger._database`).
-    ledger_head : str
-        Head of the ledger's hash chain after this charge; "" without a durable ledger.
-    charged_at : str
-        ISO 8601 time of the charge, UTC.
+    entry : LedgerEntry
+        The entry of the charge in the ledger.
     repeated : bool
         True if the answer of this run came back to a later request, whose labels were not read. Two
         receipts of one run are equal.
@@ -87,18 +118,18 @@ class Receipt:
     max_rows_per_unit: int
     epsilon: float
     delta: float = 0.0
-    recorded: bool = False
     secure: bool = True
     event: Mapping[str, object] = field(default_factory=dict, compare=False, hash=False)
-    ledger_head: str = ""
-    charged_at: str = ""
+    entry: LedgerEntry = LedgerEntry()
     repeated: bool = field(default=False, compare=False, repr=False)
     rows_over_the_cap: int = field(default=0, compare=False, repr=False)
 
-    def __repr__(self) -> str:
-        return _shown(self, self.__dataclass_fields__)
-
     # They follow from fields that are stored already. A stored copy could contradict them.
+
+    @property
+    def recorded(self) -> bool:
+        """True if the charge is in a durable ledger."""
+        return self.entry.recorded
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -134,13 +165,9 @@ class Receipt:
     def to_dict(self) -> dict[str, object]:
         """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if
         there are some."""
-        facts = {
-            name: fact
-            for name in self.__dataclass_fields__
-            if (fact := getattr(self, name)) or name not in _RARE
-        }
+        facts = vars(self) | vars(self.entry)
         return (
-            facts
+            {name: facts[name] for name in _STORED if facts[name] or name not in _RARE}
             | {"event": dict(self.event)}
             | ({"except_for": self.except_for} if self.except_for else {})
         )
@@ -148,26 +175,35 @@ class Receipt:
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
         """Read a receipt from the output of `to_dict`; the constructor refuses unknown fields."""
-        given = {name: value for name, value in data.items() if name != "except_for"}
-        return cls(**given)  # type: ignore[arg-type]
+        given: dict[str, Any] = {name: data[name] for name in data if name != "except_for"}
+        names = LedgerEntry.__dataclass_fields__.keys() & given
+        entry = LedgerEntry(**{name: given.pop(name) for name in names})
+        return cls(**given, entry=entry)
 
 
+_STORED = (
+    "run_id",
+    "dataset",
+    "column",
+    "unit",
+    "max_rows_per_unit",
+    "epsilon",
+    "delta",
+    "recorded",
+    "secure",
+    "event",
+    "ledger_head",
+    "charged_at",
+    "repeated",
+    "rows_over_the_cap",
+)
+"""The facts of a stored receipt, in their order."""
 _RARE = ("repeated", "rows_over_the_cap", "except_for")
 """Fields that are shown and stored only if they are true, above 0 or not empty."""
 
 
-def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
-    """Show a value as dataclasses do: `repeated` only if it is True, and always what the guarantee
-    does not cover."""
-    facts = {name: getattr(value, name) for name in names if name not in _RARE}
-    facts |= {name: told for name in _RARE if (told := getattr(value, name))}
-    return (
-        f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
-    )
-
-
 @dataclass(frozen=True, repr=False)
-class PrivacySpent:
+class PrivacySpent(_Facts):
     """The privacy that the labels behind an artefact have spent.
 
     Attributes
@@ -204,9 +240,6 @@ class PrivacySpent:
     declared: bool = False
     rows_over_the_cap: int = field(default=0, compare=False)
 
-    def __repr__(self) -> str:
-        return _shown(self, self.__dataclass_fields__)
-
     def __str__(self) -> str:
         said = guarantee_text(
             self.epsilon if self.secure else math.inf, self.delta, self.unit, self.except_for
@@ -235,20 +268,20 @@ class PrivacySpent:
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
     """Compute what one unit spent if every part concerned every unit: the sums, rounded up; no
     guarantee if a part has none."""
-    # Parts with different units (rows here, persons there) have no common guarantee; their names
-    # are joined so that nobody overlooks it.
-    units = " and ".join(sorted({each.unit for each in spent})) or "row"
-    recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
-    uncovered = " and ".join(sorted({each.except_for for each in spent if each.except_for}))
-    repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
-    over = max((each.rows_over_the_cap for each in spent), default=0)
-    epsilon, delta = (
-        (sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent)))
-        if secure
-        else (math.inf, 1.0)  # delta = 1 as well: nothing at all is promised
-    )
+    secure = all(each.secure for each in spent)
     return PrivacySpent(
-        epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over
+        epsilon=sum_up(each.epsilon for each in spent) if secure else math.inf,
+        # without secure noise it is 1 as well: nothing at all is promised
+        delta=min(1.0, sum_up(each.delta for each in spent)) if secure else 1.0,
+        # Parts with different units (rows here, persons there) have no common guarantee; their
+        # names are joined so that nobody overlooks it.
+        unit=" and ".join(sorted({each.unit for each in spent})) or "row",
+        recorded=all(each.recorded for each in spent),
+        secure=secure,
+        repeated=any(each.repeated for each in spent),
+        except_for=" and ".join(sorted({each.except_for for each in spent if each.except_for})),
+        declared=any(each.declared for each in spent),
+        rows_over_the_cap=max((each.rows_over_the_cap for each in spent), default=0),
     )
 
 

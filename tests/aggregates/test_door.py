@@ -31,7 +31,7 @@ from labeldp.errors import (
     LeftOutWarning,
     SeededNoiseWarning,
 )
-from labeldp.receipt import spent_together
+from labeldp.receipt import LedgerEntry, spent_together
 
 RNG = np.random.default_rng(0)
 LABELS, GROUPS = RNG.integers(0, 3, 600), RNG.integers(0, 4, 600)
@@ -533,7 +533,7 @@ def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Pat
     for changed in other:
         with pytest.raises(InvalidInput, match="changed"):
             Aggregate.from_table(changed)
-    old = replace(found, receipt=replace(found.receipt, recorded=True)).to_table()
+    old = replace(found, receipt=replace(found.receipt, entry=LedgerEntry(True))).to_table()
     facts = json.loads(old.schema.metadata[b"labeldp-aggregate"])
     assert Aggregate.from_table(old).privacy.recorded
     del facts["drawn"]

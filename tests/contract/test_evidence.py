@@ -14,7 +14,7 @@ import labeldp as ldp
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import places_of
 from labeldp.papers.malek2021 import Alibi
-from labeldp.receipt import Receipt
+from labeldp.receipt import LedgerEntry, Receipt
 
 LAWS = [
     ldp.RandomizedResponse(4, 1.0),
@@ -42,7 +42,7 @@ def receipt(run_id, epsilon=1.0, **fields):
         "column": "y",
         "unit": "row",
         "max_rows_per_unit": 1,
-        "recorded": True,
+        "entry": LedgerEntry(fields.pop("recorded", True)),
         "secure": True,
     }
     return Receipt(run_id=run_id, epsilon=epsilon, **(facts | fields))

@@ -199,9 +199,9 @@ def test_a_run_from_charge_to_settling(ledger: Ledger) -> None:
     run = ledger.find("clicks", "label", "x")
     assert run is not None
     assert (run.state, run.receipt, run.artefact) == ("settled", receipt, "digest")
-    assert run.settled_at >= run.charged_at == receipt.charged_at
+    assert run.settled_at >= run.receipt.entry.charged_at == receipt.entry.charged_at
     assert [entry["kind"] for entry in ledger.history()] == ["open", "budget", "charge", "settle"]
-    assert receipt.ledger_head == ledger.history()[2]["hash"]
+    assert receipt.entry.ledger_head == ledger.history()[2]["hash"]
     assert Receipt.from_dict(json.loads(json.dumps(receipt.to_dict()))) == receipt
 
 

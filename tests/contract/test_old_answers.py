@@ -134,7 +134,7 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
         run.run_id for run in runs
     ]
     assert all(
-        run.receipt.charged_at[:10] in each and "column=" in each
+        run.receipt.entry.charged_at[:10] in each and "column=" in each
         for run, each in zip(runs, messages, strict=True)
     )
     assert ("random_state=" if way in OTHERS else "redraw=True") in messages[0]

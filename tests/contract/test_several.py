@@ -190,7 +190,7 @@ def test_other_rows_do_not_add_and_the_same_may_be_refused(ledger):
 
 
 def test_a_charge_names_its_columns_once_and_as_they_are_joined(ledger):
-    event = ledger.run(drawn(ledger, epsilon=0.5).receipts[0].run_id).event
+    event = ledger.run(drawn(ledger, epsilon=0.5).receipts[0].run_id).receipt.event
     for column, columns in (("a", ["a", "b"]), ("b,a", ["a", "b"]), ("a,a", ["a", "a"])):
         wrong = event | {"law": event["law"] | {"columns": columns}}
         with pytest.raises(InvalidInput, match="different columns under their joined names"):

@@ -171,7 +171,11 @@ def test_a_cluster_prior_learns_at_a_small_epsilon(settings):
 def test_both_charges_are_in_the_ledger_and_add_to_epsilon(ledger):
     model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1)).fit(X, charged(ledger))
     first, second = ledger.runs("people", "class")
-    assert (first.event["event"], first.epsilon, second.epsilon) == ("aggregate", 0.1, 0.4)
+    assert (first.receipt.event["event"], first.receipt.epsilon, second.receipt.epsilon) == (
+        "aggregate",
+        0.1,
+        0.4,
+    )
     assert model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
     assert ledger.spent("people", "class") == ledger.budget_of("people", "class") == 0.5
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {0.4}

@@ -275,7 +275,9 @@ def charge_text(ledger: Any, receipts: Sequence[Receipt], began: str) -> str:
     """Report what a command charged, of the receipts of what it returns; what was charged before it
     began, an earlier call has paid for."""
     drawn = [each for each in receipts if not each.repeated]
-    earlier = {each.run_id for each in drawn if ledger.run(each.run_id).charged_at < began}
+    earlier = {
+        each.run_id for each in drawn if ledger.run(each.run_id).receipt.entry.charged_at < began
+    }
     before, paid = (
         _validate.sum_up(each.epsilon for each in drawn if (each.run_id in earlier) is first)
         for first in (True, False)

@@ -674,8 +674,8 @@ def warn_of_repeat(
         How to ask for a new answer.
     """
     message = (
-        f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset"
-        f" {receipt.dataset!r}, column {receipt.column!r}. Its answer came back at no cost."
+        f"Run {receipt.run_id} of {receipt.entry.charged_at[:10]} has answered this request for"
+        f" dataset {receipt.dataset!r}, column {receipt.column!r}. Its answer came back at no cost."
         f" {of_these} If the labels are of another target, name its column (column=). If they were"
         f" corrected, {anew}."
     )
@@ -968,7 +968,6 @@ def _unrecorded(request: Request, account: Account) -> Charge:
         column.max_rows_per_unit,
         request.epsilon,
         request.delta,
-        recorded=False,
         secure=noise is None,
         event=request.event,
     )

@@ -306,7 +306,7 @@ def _compared(read: _Read, receipts: Iterable[Receipt], outputs: Mapping[str, st
 
 
 def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    charge = charges.get(receipt.ledger_head)
+    charge = charges.get(receipt.entry.ledger_head)
     if charge is None:
         return [
             (

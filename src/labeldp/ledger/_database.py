@@ -41,7 +41,7 @@ from labeldp import _validate
 from labeldp._files import path_text, sync
 from labeldp._validate import exact, float_down, joined
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.receipt import Receipt, columns_of
+from labeldp.receipt import LedgerEntry, Receipt, columns_of
 
 VERSION: Final = 2
 """Format of the tables; a ledger of another format is refused."""
@@ -374,10 +374,8 @@ def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
         body["max_rows_per_unit"],
         float(body["epsilon"]),
         float(body["delta"]),
-        recorded=True,
         event=body["event"],
-        ledger_head=str(body.get(ALSO, head)),
-        charged_at=body["at"],
+        entry=LedgerEntry(True, str(body.get(ALSO, head)), body["at"]),
     )
     return RunRecord(
         receipt,

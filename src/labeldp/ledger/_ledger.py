@@ -449,14 +449,13 @@ class Ledger:
         """
         run = self.run(receipt.run_id)
         if run is None:
-            return replace(receipt, recorded=False)
+            return replace(receipt, entry=replace(receipt.entry, recorded=False))
         # its first charge is lost with the old history: only what was spent can be compared
         if run.adopted:
-            receipt = replace(
-                receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at
-            )
+            receipt = replace(receipt, entry=replace(run.receipt.entry, recorded=receipt.recorded))
         same = canonical_text(receipt.event) == canonical_text(run.receipt.event)
-        if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
+        known = replace(receipt.entry, recorded=True)
+        if not same or replace(receipt, entry=known, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(
                 f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got"
                 " another one, changed after the charge. Restore the manifest or the table that it"
@@ -696,17 +695,16 @@ class Ledger:
                 []
                 if found.runs
                 else [
-                    run
+                    run.receipt.columns
                     for run in session.history(dataset).runs.values()
                     if run.receipt.column == column
                 ]
             )
             if together:
                 raise InvalidInput(
-                    f"Expected one column, got {column!r}, the names of"
-                    f" {len(together[0].receipt.columns)}"
+                    f"Expected one column, got {column!r}, the names of {len(together[0])}"
                     " columns that were charged together. Ask for one of them, or for what was"
-                    f" spent on all: spent({dataset!r}, {list(together[0].receipt.columns)!r})."
+                    f" spent on all: spent({dataset!r}, {list(together[0])!r})."
                 )
             return found
 

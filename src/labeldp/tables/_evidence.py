@@ -757,7 +757,7 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
             return looked_up
         if run.adopted and not run.drawn:
             # an adopted run has lost the digest of its drawn rows, so a copy cannot be compared
-            return replace(looked_up, recorded=False)
+            return replace(looked_up, entry=replace(looked_up.entry, recorded=False))
         # Some files of a released folder, each as it was announced.
         announced, files = (
             {part.sha256 for part in ledger.parts(run.run_id)},
