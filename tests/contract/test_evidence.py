@@ -135,10 +135,10 @@ def test_posterior_is_prior_times_likelihood():
 
 
 @pytest.mark.parametrize("what", ["posterior", "hard"])
-def test_a_prior_that_is_no_array_is_refused_in_words(what):
+def test_a_prior_that_is_no_array_is_refused(what):
     noisy = draw(LAWS[0])
     for prior in (ldp.metrics.class_frequencies(noisy), ["a", "b", "c", "d"], {"a": 1.0}):
-        with pytest.raises(ldp.InvalidInput, match="likeliest_frequencies"):
+        with pytest.raises(ldp.InvalidInput, match="Expected prior as an array of real numbers"):
             getattr(noisy, what)(prior)
     prior = ldp.metrics.likeliest_frequencies(noisy.likelihood())
     np.testing.assert_allclose(noisy.posterior(prior).sum(axis=1), 1)
