@@ -765,3 +765,11 @@ def test_verify_sees_a_stage_whose_manifest_names_another_output(job: Job) -> No
     facts["digests"]["output"] = "sha256:" + "0" * 64
     Path(str(path)).write_text(json.dumps(facts))
     assert any("stage-1" in each for each in verify(job.ledger, [Path(str(path))]))
+
+
+def test_the_status_of_a_plan_tells_what_was_charged(job: Job) -> None:
+    job.release(1)
+    path = job.where / "plan.json"
+    path.write_text(path.read_text().replace('"epsilon": 1.0', '"epsilon": 0.5'))
+    facts: Any = stage.status(stage.load(job.where, job.ledger, draws=False))
+    assert [facts["epsilon"], *(each["epsilon"] for each in facts["stages"])] == [1.0, 1.0, 1.0]

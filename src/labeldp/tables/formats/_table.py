@@ -620,10 +620,11 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
 
 def _number(value: Any, kind: pa.DataType) -> float | int:
     # In Python True is an int, but it does not mean the class 1.
-    number = int(value) if pa.types.is_integer(kind) else float(value)
-    if isinstance(value, bool) or not isfinite(number):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
-    if isinstance(value, float) and number != value:  # a fraction, in a column of whole numbers
+    number = int(value) if pa.types.is_integer(kind) else float(value)
+    # a whole number may be written as 1.0, but not as 1.5
+    if not isfinite(number) or (isinstance(value, float) and number != value):
         raise ValueError
     return number + 0  # -0.0 becomes 0.0
 
