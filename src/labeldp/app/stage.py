@@ -169,7 +169,7 @@ def status(plan: ReleasePlan) -> dict[str, object]:
     """Report which stages are released and which is next, as JSON-ready facts."""
     record = plan.run().record
     state = "planned" if record is None else record.state
-    stages = [_stage_facts(plan, number, state) for number in range(1, plan.n_stages + 1)]
+    stages = [_stage_facts(plan, number, state) for number in range(1, len(plan.laws) + 1)]
     following = next(
         (facts["stage"] for facts in stages if facts["state"] in ("next", "started")), None
     )

@@ -63,8 +63,6 @@ class Regression:
     standard_errors : str
         "observed" or "sandwich".
     converged : bool
-    confidence : float
-        Of `summary` and, by default, `conf_int`.
 
     Notes
     -----
@@ -82,7 +80,6 @@ class Regression:
     n_units: int
     standard_errors: str
     converged: bool
-    confidence: float = 0.95
     _classes: tuple[object, ...] = field(default=(), repr=False)
     _family: Family | None = field(default=None, repr=False)
     _profile: Profile | None = field(default=None, repr=False)
@@ -107,9 +104,7 @@ class Regression:
             else self._profile.pvalues()
         )
 
-    def conf_int(
-        self, confidence: float | None = None, names: Sequence[str] | None = None
-    ) -> Floats:
+    def conf_int(self, confidence: float = 0.95, names: Sequence[str] | None = None) -> Floats:
         """Compute intervals of the r coefficients `names`, by default of all: (r, 2).
 
         They are those of the profile likelihood: the values that a likelihood ratio test does not
@@ -117,7 +112,6 @@ class Regression:
         grows without bound at least one is, and the other says how large it must be. Of least
         squares they are params +- z bse.
         """
-        confidence = self.confidence if confidence is None else confidence
         places = (
             list(range(len(self.names))) if names is None else [self._place(name) for name in names]
         )
@@ -160,15 +154,15 @@ class Regression:
         found[:, place] = probabilities
         return found
 
-    def summary(self) -> str:
+    def summary(self, confidence: float = 0.95) -> str:
         """Format the fit as a table, as statsmodels does."""
-        low, high = self.conf_int().T
+        low, high = self.conf_int(confidence).T
         columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
         lines = [
             [name, *(digits_text(column[i]) for column in columns)]
             for i, name in enumerate(self.names)
         ]
-        tail = (1 - self.confidence) / 2
+        tail = (1 - confidence) / 2
         head = [
             "",
             "coef",

@@ -25,7 +25,7 @@ from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.aggregates._result import query_from_dict
 from labeldp.custody._draw import law_per_row
-from labeldp.custody._request import REDRAW, Account, Overlap, warn_of_repeat
+from labeldp.custody._request import REDRAW, Account, warn_of_repeat
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, LabelDPWarning, ReleaseError, warn
@@ -218,9 +218,8 @@ class _Release:
     ):
         dataset = engine.dataset(spec, out)
         self._engine, self._spec, self._ledger = engine, spec, ledger
-        overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         self._account = Account(
-            dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap
+            dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=spec.overlap
         )
         self._out = Publication(
             out,

@@ -11,6 +11,7 @@ from typing import Any
 from labeldp import _validate
 from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._encode import declare, infers, undeclared, unit_of
+from labeldp.custody._request import Overlap
 from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
@@ -41,14 +42,16 @@ class ReleaseSpec:
         and receipt say so, and floats, or more than sqrt(n) different values, are refused.
     epsilon : float
         Total for one unit, 0 < epsilon < inf.
-    law : str, Law or None
+    law : str, Law, Stage or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/concepts/laws.md;
         `register_law` adds your own), or a law, whose epsilon must be `epsilon`; of several
         columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior;
         both release plain labels that any trainer can use. For a grid "square-wave", or
         "threshold" of more than 700 points, as `LabelDPRegressor` draws in one stage, and with a
         prior "threshold"; for several columns each row is asked about one; with a histogram as the
-        prior of classes "auto". What pays for a histogram is taken off the law's epsilon.
+        prior of classes "auto". What pays for a histogram is taken off the law's epsilon. Or a
+        stage of a planned release (`labeldp.app.stage`), which has a law: only the rows of its part
+        are released.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the
         file.
@@ -76,9 +79,6 @@ class ReleaseSpec:
         that protects next to nothing, rows or columns that another data set or an earlier file
         shows, and classes that no row tells apart. A repeat, a run that is resumed after a crash,
         and rows over the cap are not refused. False by default.
-    stage : Stage or None
-        One stage of a planned release (`labeldp.app.stage`), whose law is `law`: only the rows of
-        its part are released.
 
     Notes
     -----
@@ -89,7 +89,7 @@ class ReleaseSpec:
     label: str
     classes: Sequence[object]
     epsilon: float
-    law: str | Law | None = None
+    law: str | Law | Stage | None = None
     id: str | Sequence[str] | None = None
     unit: str | None = None
     max_rows_per_unit: int = 1
@@ -97,8 +97,7 @@ class ReleaseSpec:
     dataset: str | None = None
     order: str = "shuffle"
     strict: bool = False
-    stage: Stage | None = None
-    overlap: str = "charge"
+    overlap: Overlap = "charge"
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -155,23 +154,24 @@ class ReleaseSpec:
             )
 
     def _check_law(self) -> None:
-        if isinstance(self.law, Law):
-            if self.law.epsilon != self.epsilon:
+        law = self.own_law
+        if isinstance(law, Law):
+            if law.epsilon != self.epsilon:
                 raise InvalidInput(
-                    f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}."
+                    f"Expected the law's epsilon to be {self.epsilon!r}, got {law.epsilon!r}."
                     " Give both the same."
                 )
             if isinstance(self.classes, LabelColumns):
-                self.classes.check(self._declared_law)
+                self.classes.check(law_of(self, len(self.classes)))
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
             # Built here, so that a law that is impossible with these classes or this epsilon is
             # refused before anything is read.
-            _ = self._declared_law
+            law_of(self, len(self.classes))
         if isinstance(self.classes, LabelColumns):
             return
-        kind = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
+        kind = law if isinstance(law, Law) else parse_law(self.law_name)[0]
         if kind.kind == "number":
             if not isinstance(self.classes, Grid):
                 raise InvalidInput(
@@ -220,8 +220,6 @@ class ReleaseSpec:
             " stages.": len(self.labels) > 1,
             "Expected id, declared classes and dataset with a stage, got one without. Name them:"
             " all stages share them.": not named,
-            f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
-            " law=stage.law.": self.law != stage.law,
             f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for"
             " one, got none. Pass what the model of the stages before predicts.": lacks_prior,
         }
@@ -243,15 +241,20 @@ class ReleaseSpec:
         """True if `classes` is "infer", by which the classes are read from the private column."""
         return infers(self.classes)
 
+    @property
+    def stage(self) -> Stage | None:
+        """The stage of a planned release that is drawn, or None."""
+        return self.law if isinstance(self.law, Stage) else None
+
+    @property
+    def own_law(self) -> str | Law | None:
+        """The law as it was given, or that of the stage."""
+        return self.law.law if isinstance(self.law, Stage) else self.law
+
     @cached_property
     def stage_name(self) -> str:
         """The name of the stage that is drawn."""
         return RELEASE if self.stage is None else self.stage.name
-
-    @cached_property
-    def _declared_law(self) -> Law:
-        """The law over the declared classes."""
-        return _law_over(self, len(self.classes))
 
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:
@@ -284,19 +287,20 @@ class ReleaseSpec:
     @cached_property
     def law_name(self) -> str:
         """The name of the law, with the default resolved."""
-        if isinstance(self.law, Law):
-            return self.law.name
+        law = self.own_law
+        if isinstance(law, Law):
+            return law.name
         if isinstance(self.classes, LabelColumns):
-            return self._declared_law.name
+            return law_of(self, len(self.classes)).name
         if isinstance(self.classes, Grid):
-            return self.law or law_of_numbers(len(self.classes), prior=bool(self.prior))
-        return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
+            return law or law_of_numbers(len(self.classes), prior=bool(self.prior))
+        return law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
 
     def to_dict(self) -> dict[str, object]:
         """Return the spec as JSON-ready data."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
-        resolved = {
-            "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
+        law = self.own_law
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {
+            "law": self.law_name if law is None or isinstance(law, str) else law.to_dict(),
             "id": list(self.ids) or None,
             "prior": (
                 self.prior.to_dict() if isinstance(self.prior, Prior | OwnHistogram) else self.prior
@@ -305,28 +309,20 @@ class ReleaseSpec:
                 None if self.stage is None else {"number": self.stage.number} | self.stage.facts()
             ),
         }
-        return data | resolved
 
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """Return the law of a spec for `n_classes` classes."""
-    return (
-        _law_over(spec, n_classes)
-        if spec.infers_classes or n_classes != len(spec.classes)
-        else spec._declared_law
-    )
-
-
-def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
-    if isinstance(spec.law, Law):
-        if spec.law.n_classes != n_classes:
+    law = spec.own_law
+    if isinstance(law, Law):
+        if law.n_classes != n_classes:
             raise InvalidInput(
-                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}."
+                f"Expected a law over the {n_classes} classes, got one over {law.n_classes}."
                 f" Build it with n_classes={n_classes}."
             )
-        return spec.law
+        return law
     if isinstance(spec.classes, LabelColumns):
-        return spec.classes.law(spec.epsilon, law=spec.law)
+        return spec.classes.law(spec.epsilon, law=law)
     return law_named(spec.law_name, n_classes, spec.epsilon)
 
 
@@ -407,11 +403,6 @@ class ReleasePlan:
         first = self.spec(1)  # raises if any fact that the stages share is not allowed
         object.__setattr__(self, "classes", first.classes)
 
-    @property
-    def n_stages(self) -> int:
-        """The number of stages."""
-        return len(self.fractions)
-
     def spec(self, stage: int, prior: Sequence[str] | None = None) -> ReleaseSpec:
         """Return the specification of one stage, for `labeldp.release` and those of Spark and Ray
         Data, with the ledger of the plan.
@@ -430,7 +421,7 @@ class ReleasePlan:
             tuple(law_of(self._spec(name), len(self.classes)) for name in self.laws),
             self.fractions,
         )
-        return self._spec(made.law, prior, made)
+        return self._spec(made, prior)
 
     def run(self) -> StagedRun:
         """Return the run of this plan in the ledger, with the state of its stages."""
@@ -494,9 +485,7 @@ class ReleasePlan:
         _check_same_ledger(said, plan, draws)
         return plan
 
-    def _spec(
-        self, law: Law | str, prior: Sequence[str] | None = None, stage: Stage | None = None
-    ) -> ReleaseSpec:
+    def _spec(self, law: str | Stage, prior: Sequence[str] | None = None) -> ReleaseSpec:
         return ReleaseSpec(
             self.label,
             self.classes,
@@ -508,7 +497,6 @@ class ReleasePlan:
             prior,
             self.dataset,
             self.order,
-            stage=stage,
         )
 
 
@@ -527,7 +515,7 @@ def make_plan(
             "Expected declared classes in a plan, got 'infer': all stages share them. Pass"
             " classes=['no', 'yes']."
         )
-    law = spec.law or (
+    law = spec.own_law or (
         law_of_numbers(len(spec.classes), prior=True) if isinstance(spec.classes, Grid) else "auto"
     )
     if isinstance(law, Law):
