@@ -53,7 +53,7 @@ ROOMS = {
     "aggregates": 682,  # + 12: queries take classes and groups from the labels
     "app": 1158,  # + 9: who makes closed labels says their facts
     "cli": 563,
-    "custody": 2434,  # + 53: no frame that reads labels leaves; one check of orders; one door, answer
+    "custody": 2434,  # + 53: no frame that reads labels leaves; one door: answer
     "deep": 2671,  # + 17: labels are taken out of a Dataset, whose errors show none
     "evidence": 500,  # + 4: noisy labels keep the index
     "laws": 2688,  # the contract of laws came from the root

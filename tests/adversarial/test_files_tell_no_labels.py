@@ -24,6 +24,7 @@ from tests.corpus.world import same_entropy
 
 import labeldp
 from labeldp.aggregates import FeatureSums, Query
+from labeldp.app import stage
 from labeldp.custody import _answer as aggregation
 from labeldp.custody import _draw as drawing
 from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
@@ -80,15 +81,11 @@ def release_with_prior(at: Path) -> None:
 
 
 def stages(at: Path) -> None:
-    assert (
-        run("stage", "plan", at / "plan", *DECLARED, "--ledger", at / "l.db", "--parts", "0.6,0.4")[
-            0
-        ]
-        == 0
-    )
-    for stage, more in ((1, ()), (2, ("--prior", "a,b,c"))):
-        asked = ("--stage", stage, "--ledger", at / "l.db", "--out", at / f"{stage}.parquet", *more)
-        assert run("stage", "release", at / "plan", at / "in.pq", *asked)[0] == 0
+    ledger = labeldp.Ledger(at / "l.db")
+    spec = labeldp.ReleaseSpec("status", ["ill", "well", "unsure"], 1.0, id="patient", dataset="d")
+    plan = stage.plan(at / "plan", spec, (0.6, 0.4), ledger=ledger)
+    for number, prior in ((1, None), (2, ["a", "b", "c"])):
+        stage.release(plan, at / "in.pq", number, at / f"{number}.parquet", prior=prior)
 
 
 def train(at: Path) -> None:

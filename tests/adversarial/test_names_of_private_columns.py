@@ -255,7 +255,7 @@ def test_no_other_door_takes_a_charged_column(door, charge, ledger, tmp_path):
 
 
 COMMANDS = [("aggregate", "--group")]
-COMMANDS += [(name, role) for name in ("release", "train", "stage") for role in ("--id", "--unit")]
+COMMANDS += [(name, role) for name in ("release", "train") for role in ("--id", "--unit")]
 
 
 @pytest.mark.parametrize(("command", "option"), COMMANDS)
@@ -272,14 +272,8 @@ def test_no_command_takes_a_charged_column(command, option, charge, ledger, tmp_
     common = ("--label", "ward", "--classes", "0,1,2", "--epsilon", 1, "--dataset", "x", *named)
     where = ("--ledger", ledger.location)
     table, out = tmp_path / "t.parquet", tmp_path / "out"
-    if command == "stage":
-        code, _, said = run("stage", "plan", out, *common, "--parts", "0.6,0.4", *where)
-        assert code == 0, said
-        out_table = ("--out", tmp_path / "o.parquet")
-        code, _, said = run("stage", "release", out, table, "--stage", 1, *out_table, *where)
-    else:
-        out = out if command == "train" else out.with_suffix(".parquet")
-        code, _, said = run(command, table, *common, "--out", out, *where)
+    out = out if command == "train" else out.with_suffix(".parquet")
+    code, _, said = run(command, table, *common, "--out", out, *where)
     assert code, said
     assert "private" in said, said
     assert "'churn'" in said, said

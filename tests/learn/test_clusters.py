@@ -572,13 +572,13 @@ def test_wrong_facts_are_refused_where_labels_are_closed(facts, message, ledger)
         (StandardScaler(), "got StandardScaler"),
         (LogisticRegression, "LogisticRegression itself"),
         (object(), "got object"),
-        (ldp.LabelDPClassifier(), "LabelDPClassifier, which privatizes"),
-        (NoiseCluster(), "NoiseCluster, which privatizes"),
+        (ldp.LabelDPClassifier(), "Expected PrivateLabels"),
+        (NoiseCluster(), "Expected PrivateLabels"),
         (
             make_pipeline(StandardScaler(), ldp.LabelDPClassifier()),
-            "LabelDPClassifier, which privatizes",
+            "Expected PrivateLabels",
         ),
-        (GridSearchCV(ldp.LabelDPClassifier(), {}), "LabelDPClassifier, which privatizes"),
+        (GridSearchCV(ldp.LabelDPClassifier(), {}), "All the 5 fits failed"),
     ],
     ids=named,
 )
@@ -595,7 +595,7 @@ def test_raw_labels_only():
     noisy = ldp.privatize(seeded(noise=ldp.SeededNoise(1)), ldp.SubsetSelection(K, 2.0))
     with pytest.raises(ldp.InvalidInput, match="LabelDPClassifier"):
         NoiseCluster().fit(X, noisy)
-    with pytest.raises(ldp.InvalidInput, match="privatizes"):
+    with pytest.raises(ldp.InvalidInput, match="Expected PrivateLabels"):
         ldp.LabelDPClassifier(NoiseCluster(), correction="em").fit(X, seeded(noise=None))
     model = NoiseCluster(epsilon=1.0).fit(X, seeded())
     assert abs(model.score(X, noisy) - model.score(X, Y)) < 0.1
