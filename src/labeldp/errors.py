@@ -13,7 +13,6 @@ LabelDPError
 
 LabelDPWarning
 ├── DomainLeakWarning    the classes were read off private labels
-├── HighRateWarning      a learning rate that is meant for another optimizer
 ├── LargeEpsilonWarning  a budget that protects next to nothing
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a model has given up a class that occurs
@@ -159,11 +158,6 @@ class LabelDPWarning(UserWarning):
 class DomainLeakWarning(LabelDPWarning):
     """The classes were inferred from the private labels, as requested: which classes occur is not
     protected."""
-
-
-class HighRateWarning(LabelDPWarning):
-    """A learning rate is far too high for its optimizer, for example one meant for SGD given to
-    AdamW."""
 
 
 class LargeEpsilonWarning(LabelDPWarning):

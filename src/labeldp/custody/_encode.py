@@ -776,12 +776,6 @@ class RowIds:
     ) -> "RowIds":
         """Collect ids and units as the caller gave them. The default name is the one that the
         column carries, else "id" or "unit"."""
-        for what, values, name in ((PLAIN, ids, id_name), ("unit", unit, unit_name)):
-            if values is None and name is not None:
-                raise InvalidInput(
-                    f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass"
-                    f" {what}s too, or drop it."
-                )
         id_names = [] if ids is None else _names(PLAIN, ids, id_name)
         unit_names = [] if unit is None else _names("unit", unit, unit_name)
         # Another name makes no other column, so those that the columns carry count, too.
@@ -928,8 +922,8 @@ def _names(what: str, columns: Any, given: Name | None) -> list[str]:
     for name in named:
         if not (isinstance(name, str) and name and name.isprintable()):
             raise InvalidInput(
-                f"Expected printable names for the columns of {what}s, got {name!r}. Pass"
-                f" {what}_name=."
+                f"Expected printable names for the columns of {what}s, got {name!r}. Pass a"
+                " mapping of names to columns."
             )
     return named
 

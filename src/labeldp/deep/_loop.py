@@ -50,7 +50,6 @@ from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import (
-    HighRateWarning,
     InvalidInput,
     LabelDPError,
     LostClassWarning,
@@ -65,7 +64,6 @@ from labeldp.protocol.metrics import LEARNED_NOISE, LEAST_ROWS, RARELY, lost_cod
 Precision = Literal["auto", "float32", "bf16"]
 
 _PRECISIONS = get_args(Precision)
-_HIGH_FOR_ADAMW = 0.03  # ten times the default
 _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has become
 _ENOUGH = 0.5  # of its share: a mean probability at which a class is won back
 _ENOUGH_ROWS = 20_000  # to tell which classes are lost
@@ -137,7 +135,8 @@ class Recipe:
         None: a 64th of the rows, as a power of two from 32 to 256, so that few rows still make some
         hundred steps.
     rate : float > 0, default=0.003
-        Peak learning rate, multiplied by the schedule.
+        Peak learning rate, multiplied by the schedule. For AdamW at most 0.03: its steps do not
+        shrink with the gradient, as those of SGD do.
     schedule : function of progress in [0, 1], `one_cycle` if not given
         Factor of the learning rate. The default ramps up over the first tenth of the training,
         since large first steps lose classes.
@@ -168,11 +167,6 @@ class Recipe:
         for images at small epsilon, and long trainings. With it, `average` is 0.999 if not given.
         In one process only, and with losses on log-likelihoods.
 
-    Warns
-    -----
-    HighRateWarning
-        If AdamW gets a rate above 0.03, as is usual for SGD.
-
     Raises
     ------
     InvalidInput
@@ -202,14 +196,6 @@ class Recipe:
         _validate.positive(zero=True, alpha=self.alpha, fix="0 mixes nothing.")
         _validate.one_of(_PRECISIONS, precision=self.precision)
         object.__setattr__(self, "optimizer", self.steps)
-        if self.steps.name == "adamw" and self.rate > _HIGH_FOR_ADAMW:
-            warn(
-                HighRateWarning(
-                    f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {self.rate:g}: its"
-                    " steps do not shrink with the gradient. Leave rate out, or pass"
-                    ' optimizer="sgd".'
-                )
-            )
         if self.average is not None:
             _validate.fraction(average=self.average, zero=True, fix="None for no average.")
         if self.patience is not None:
