@@ -61,22 +61,22 @@ ROOMS = {
     "ledger": 1649,
     "noise": 587,
     "papers": 1676,
-    "protocol": 1531,  # + 11: the index of noisy labels is compared
+    "protocol": 1514,  # + 11: the index of noisy labels is compared
     "root": 693,
     "stats": 1144,
     "tables": 3789,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 24849,
-    "statements in tests": 26839,
+    "statements in src": 24832,
+    "statements in tests": 26829,
     "statements in benchmarks": 5837,  # + 36: labels are closed first; a table of README
-    "functions": 3458,
+    "functions": 3455,
     "raise statements": 1063,
     "numbers at module level": 606,
     "public callables with many parameters": 0,
     "private functions with many parameters": 0,
-    "public functions with **": 35,  # PlainLabels passes on what a fit takes
+    "public functions with **": 34,  # PlainLabels passes on what a fit takes
     "readers of stack frames": 3,
     "exec or eval": 0,
     "private names of other libraries": 0,

@@ -4,9 +4,6 @@ drawn, and where it works."""
 
 import functools
 import math
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pyarrow as pa
@@ -325,58 +322,6 @@ def test_label_dp_classifier_takes_a_tensor(wrapped):
 def test_what_would_add_noise_to_noise_is_refused(settings):
     with pytest.raises(ldp.InvalidInput, match="got WrongType: Expected PrivateLabels"):
         ldp.LabelDPClassifier(classifier(), **settings).fit(X, closed(Y, K))
-
-
-TRAINING_MACHINE = """
-    import sys
-
-    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich"}
-    HAS_NOT |= {"skops", "pooch", "joblib", "pandas"}
-
-
-    class Without:
-        def __init__(self, finder):
-            self.finder = finder
-
-        def __getattr__(self, name):
-            return getattr(self.finder, name)
-
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in HAS_NOT:
-                return None
-            return self.finder.find_spec(name, path, target)
-
-
-    sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(1)
-    import labeldp
-    from labeldp.deep import TorchClassifier
-    from labeldp.deep import Recipe
-    from labeldp.deep.models import Mlp
-
-    noisy = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet")
-    X = np.load(sys.argv[1] + "/X.npy")
-    recipe = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
-    settings = {"validation_fraction": 0.2, "random_state": 0, "folder": sys.argv[1] + "/fit"}
-    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
-    again = TorchClassifier(**model.get_params())
-    model.fit(X, noisy)
-    assert np.array_equal(again.fit(X, noisy).predict_proba(X), model.predict_proba(X))
-    assert not HAS_NOT & {name.split(".")[0] for name in sys.modules}
-    print(model.estimated_accuracy_.low, model.score(X, model.predict(X)), model.score(X, noisy))
-    np.save(sys.argv[1] + "/predicted.npy", model.predict(X))
-"""
-
-
-def test_a_machine_that_only_trains_needs_torch_numpy_and_pyarrow(tmp_path):
-    noisy_of(Y).save(tmp_path / "noisy.parquet")
-    np.save(tmp_path / "X.npy", X)
-    command = [sys.executable, "-c", textwrap.dedent(TRAINING_MACHINE), str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert np.mean(np.load(tmp_path / "predicted.npy") == Y) > 0.85
 
 
 # What is refused before anything is drawn

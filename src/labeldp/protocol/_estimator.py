@@ -16,7 +16,6 @@ made, before the charge. The functions after the classes choose training and hel
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
 import warnings
 from abc import ABC, abstractmethod
@@ -26,6 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import NotFittedError
 
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
@@ -59,32 +60,6 @@ from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
     from labeldp.custody._private import PrivateLabels
-
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-except ImportError:  # a machine that only trains nets need not have scikit-learn
-
-    class ClassifierMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's mixin where scikit-learn is not installed."""
-
-    class RegressorMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's mixin where scikit-learn is not installed."""
-
-    class BaseEstimator:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's base class: parameters are read and set by name."""
-
-        def get_params(self, deep: bool = True) -> dict[str, Any]:
-            return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-        def set_params(self, **params: Any) -> Self:
-            for name, value in params.items():
-                setattr(self, name, value)
-            return self
-
-        def __repr__(self) -> str:
-            given = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
-            return f"{type(self).__name__}({given})"
-
 
 Fitted = TypeVar("Fitted")
 Result = TypeVar("Result")
@@ -706,12 +681,7 @@ def undisturbed() -> Iterator[None]:
 
 def not_fitted(name: str) -> Exception:
     """Make the error for an unfitted estimator: an InvalidInput that is also scikit-learn's
-    NotFittedError, if that is installed."""
-    message = f"Expected a fitted {name}. Call fit first."
-    try:
-        from sklearn.exceptions import NotFittedError
-    except ImportError:
-        return InvalidInput(message)
+    NotFittedError."""
     # Both callers of scikit-learn and of this library catch it by their own class. A class made in
     # a function cannot be pickled by name, so it is pickled as a call of this function.
     kind = type(
@@ -719,7 +689,7 @@ def not_fitted(name: str) -> Exception:
         (InvalidInput, NotFittedError),
         {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))},
     )
-    made: Exception = kind(message)
+    made: Exception = kind(f"Expected a fitted {name}. Call fit first.")
     return made
 
 
