@@ -64,14 +64,14 @@ ROOMS = {
     "protocol": 1514,  # + 11: the index of noisy labels is compared
     "root": 693,
     "stats": 1144,
-    "tables": 3789,
+    "tables": 3786,
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 24832,
-    "statements in tests": 26829,
+    "statements in src": 24829,
+    "statements in tests": 26841,
     "statements in benchmarks": 5837,  # + 36: labels are closed first; a table of README
-    "functions": 3455,
+    "functions": 3454,
     "raise statements": 1063,
     "numbers at module level": 606,
     "public callables with many parameters": 0,

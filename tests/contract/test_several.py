@@ -299,8 +299,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
         ),
         ({"law": ldp.RandomizedResponse(5, 1.0)}, "over 6 classes"),
         ({"column": "b"}, "under their own names"),
-        ({"ids": {"b": IDS}}, "label column 'b'"),
-        ({"unit": {"a": IDS}}, "label column 'a'"),
+        ({"ids": {"b": IDS}}, "got 'b', whose labels are private"),
+        ({"unit": {"a": IDS}}, "got 'a', whose labels are private"),
         (
             {"prior": np.tile(np.arange(1.0, 7.0), (N, 1)), "law": COLUMNS.law(1.0, "one")},
             "read none",
@@ -363,6 +363,20 @@ def test_an_account_without_its_part_of_a_charge_is_found(ledger, tmp_path):
             "is not in the account of column" in problem or "but not in that of" in problem
             for problem in found
         ), found
+
+
+def test_an_account_with_another_event_of_a_charge_is_found(ledger, tmp_path):
+    drawn(ledger)
+    other = tmp_path / "other.db"
+    shutil.copytree(tmp_path / "ledger.db.runs", tmp_path / "other.db.runs")
+    with sqlite3.connect(tmp_path / "ledger.db") as file:
+        rows = [json.loads(row) for (row,) in file.execute("SELECT body FROM entries ORDER BY seq")]
+    with ldp.Ledger(other)._store.writing() as session:
+        for body in rows[1:]:
+            if body["kind"] == "charge" and body["column"] == "b":
+                body["event"] = body["event"] | {"law": {"law": {"law": "rr"}, "stage": "release"}}
+            session.append({key: value for key, value in body.items() if key != "seq"})
+    assert "is not in the account of column 'b'" in "".join(ldp.Ledger(other).verify())
 
 
 def test_a_crashed_draw_of_several_columns_is_resumed_free_of_charge(ledger, monkeypatch):

@@ -221,22 +221,23 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
 def _uncounted(read: _Read) -> list[str]:
     """Report charges on several columns that the account of one of them lacks, or has otherwise
     than the first one."""
+    # receipts are equal whatever their events are
     runs = {
-        (*names, run.run_id): run
+        (*names, run.run_id): (run, run.receipt.event)
         for names, account in read.accounts.items()
         for run in account.said.runs.values()
     }
     return [
         f"The charge of run {run.run_id} is not in the account of column {column!r} as it is in"
         f" that of {run.receipt.columns[0]!r}."
-        for (dataset, own, _), run in runs.items()
+        for (dataset, own, _), (run, event) in runs.items()
         if own == run.receipt.columns[0] and len(run.receipt.columns) > 1
         for column in run.receipt.columns[1:]
-        if runs.get((dataset, column, run.run_id)) != run
+        if runs.get((dataset, column, run.run_id)) != (run, event)
     ] + [
         f"The charge of run {run.run_id} is in the account of column {own!r}, but not in that of"
         f" {run.receipt.columns[0]!r}."
-        for (dataset, own, _), run in runs.items()
+        for (dataset, own, _), (run, _) in runs.items()
         if (dataset, run.receipt.columns[0], run.run_id) not in runs
     ]
 

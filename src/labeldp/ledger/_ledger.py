@@ -461,7 +461,7 @@ class Ledger:
                 " another one, changed after the charge. Restore the manifest or the table that it"
                 " came from."
             )
-        return receipt
+        return replace(receipt, entry=known)
 
     def check_drawn(self, block: Block, ids: Array) -> None:
         """Compare drawn labels with their charge, and with the outputs in the run's folder if that

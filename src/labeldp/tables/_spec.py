@@ -296,20 +296,6 @@ class ReleaseSpec:
             return law or law_of_numbers(len(self.classes), prior=bool(self.prior))
         return law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the spec as JSON-ready data."""
-        law = self.own_law
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {
-            "law": self.law_name if law is None or isinstance(law, str) else law.to_dict(),
-            "id": list(self.ids) or None,
-            "prior": (
-                self.prior.to_dict() if isinstance(self.prior, Prior | OwnHistogram) else self.prior
-            ),
-            "stage": (
-                None if self.stage is None else {"number": self.stage.number} | self.stage.facts()
-            ),
-        }
-
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """Return the law of a spec for `n_classes` classes."""
