@@ -821,7 +821,7 @@ def require_public_columns(
 ) -> None:
     """Refuse columns by the names of private ones; `what` are the columns that they are among, `so`
     what follows for the caller."""
-    found = [name for name in names if name in private]
+    found = [name for name in dict.fromkeys(names) if name in private]
     if found:
         raise InvalidInput(
             f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are"
