@@ -214,7 +214,5 @@ def test_what_cannot_be_kept_apart_is_refused_before_the_charge(ledger, values, 
 def test_a_narrow_column_does_not_join_classes():
     near = [0.1, 0.1 + 1e-12]
     table = pa.table({"y": pa.array([0.1] * 5, pa.float32()), "g": [0] * 5})
-    with pytest.raises(
-        ldp.InvalidInput, match=r"classes of the type of label column 'y', .* float"
-    ):
+    with pytest.raises(ldp.InvalidInput, match="some label is not"):
         aggregate_batches(table, Histogram(2, 1.0, 1), label="y", group="g", classes=near)

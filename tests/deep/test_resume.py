@@ -417,7 +417,7 @@ def test_state_that_is_not_what_was_written_is_refused_by_name(tmp_path, name, c
 @pytest.mark.parametrize("role", ["id", "unit"])
 def test_labels_named_as_ids_or_units_leave_no_digest_in_the_folder(tmp_path, role):
     rows = {"ids" if role == "id" else "unit": {"label": Y}}
-    with pytest.raises(ldp.InvalidInput, match=r"label column 'label'|the labels themselves"):
+    with pytest.raises(ldp.InvalidInput, match=r"got 'label', whose labels|the labels themselves"):
         classifier(tmp_path).fit(X, kept(tmp_path, **rows))
     assert not (tmp_path / "fit").exists()
     assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
