@@ -11,8 +11,9 @@ Names are imported at their first use, so that a machine that only trains on noi
 of it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+import lazy_loader
 
 if TYPE_CHECKING:
     from labeldp.custody._aggregation import aggregate, aggregate_batches, aggregate_best
@@ -20,13 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["aggregate", "aggregate_batches", "aggregate_best", "privatize"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(
-        import_module(
-            "labeldp.custody._run" if name == "privatize" else "labeldp.custody._aggregation"
-        ),
-        name,
-    )
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_aggregation": ["aggregate", "aggregate_batches", "aggregate_best"],
+        "_run": ["privatize"],
+    },
+)

@@ -206,12 +206,6 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(source, (str, Path)):
         with _parquet(source) as file:
-            missing = [name for name in (label, group) if name not in file.schema_arrow.names]
-            if missing:
-                raise InvalidInput(
-                    f"Expected columns {label!r} and {group!r} in {source}, but it has no"
-                    f" {missing[0]!r}."
-                )
             yield from file.iter_batches(_BATCH, columns=[label, group])
         return
     batches: object = source.to_batches() if isinstance(source, pa.Table) else source

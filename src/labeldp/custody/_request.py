@@ -56,7 +56,6 @@ Overlap = Literal["charge", "refuse"]
 
 LARGE_EPSILON = 8.0
 CLEAR_EPSILON = 20.0  # of a row: one label in 5 * 10^8 is changed
-SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and
 the identities of the requests that resumed it."""
@@ -721,15 +720,6 @@ def warn_of_epsilon(request: Request, account: Account) -> None:
         large := large_epsilon(request.epsilon, each, of_groups=request.of_groups)
     ):
         warn(LargeEpsilonWarning(large))
-    # An answer about groups adds many labels up before its noise, so it may still tell something.
-    if account.noise is None and not request.of_groups and each < SMALL_EPSILON:
-        warn(
-            LabelDPWarning(
-                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the"
-                " share of one of two classes to within 0.1 takes more than"
-                f" {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
-            )
-        )
 
 
 def _check_resumed(account: Account, found: Charge | None) -> None:
