@@ -87,7 +87,7 @@ FIGURES = {
 OFFERED = {
     "names at the top": 45,
     "names": 238,  # Prior, deep.Optimizer and deep.split_labels, in place of many parameters
-    "options": 121,
+    "options": 92,
 }
 """The most names and options that users may have to choose from."""
 HELPERS = {"_validate", "_files", "_hash"}  # one group: small helpers that may use each other
@@ -522,6 +522,6 @@ def test_documents_keep_their_budgets() -> None:
         if not re.search("papers|results|reference", path.relative_to(ROOT).as_posix())
     }
     assert not [path for path, words in pages.items() if words > 2500]
-    assert sum(pages.values()) <= 28_700
+    assert sum(pages.values()) <= 30_200
     assert (ROOT / "README.md").stat().st_size <= 6000
     assert (ROOT / "docs" / "architecture.md").stat().st_size <= 10_000

@@ -371,9 +371,7 @@ def test_inferred_classes_and_missing_labels_are_said_aloud(tmp_path: Path) -> N
     )
 
 
-def test_many_categories_are_for_a_linear_model_and_boosting_says_what_it_merges(
-    tmp_path: Path,
-) -> None:
+def test_many_categories_are_for_a_linear_model(tmp_path: Path) -> None:
     """Even campaigns sell; boosting knows 254 of 300, and of the others only that half of them
     do."""
     rng = np.random.default_rng(0)
@@ -386,7 +384,7 @@ def test_many_categories_are_for_a_linear_model_and_boosting_says_what_it_merges
     correct = {}
     for model in ("auto", "boosting"):
         code, _, err = train(source, tmp_path / model, *PAID, "--model", model)
-        assert code == 0 and ("46 of 'campaign'" in err) == (model == "boosting"), err
+        assert code == 0, err
         p = predicted(tmp_path / model, source)["probability_yes"].to_numpy()
         correct[model] = np.mean((p > 0.5) == (campaign % 2 == 0))
     assert correct["auto"] > 0.97 and correct["boosting"] < 0.95
