@@ -179,7 +179,7 @@ def test_answers_that_are_no_classes_are_measured_and_learned_from(tmp_path):
             ["d"],
             WIDE,
             {"outputs": ["a", "b", "c"]},
-            "declared output in every row, got another value in row 0",
+            "declared class or output in every row, got another value in row 0",
         ),
         (["no"], ldp.SubsetSelection(2, 1.0), {"classes": ["no", "yes"]}, "releases a label"),
         (["no"], SQUARE, {"classes": ["no", "yes", "perhaps"]}, "over 3 classes"),

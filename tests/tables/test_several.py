@@ -206,7 +206,7 @@ def test_a_table_that_was_released_is_not_released_again(tmp_path: Path, ledger:
         (
             {
                 "dataset": "d",
-                "stage": Stage("0" * 32, 1, (COLUMNS.law(2.0, "joint"),) * 2, (0.5, 0.5)),
+                "law": Stage("0" * 32, 1, (COLUMNS.law(2.0, "joint"),) * 2, (0.5, 0.5)),
             },
             "without stages",
         ),

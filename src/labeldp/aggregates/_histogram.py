@@ -88,8 +88,8 @@ class Histogram(Query):
     def release(
         self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1
     ) -> NDArray[np.int64]:
-        """Draw noisy counts of g groups, (g, K) int64 of any sign, from (g, K) raw counts and the
-        words of g K rows."""
+        """Draw noisy counts of n groups, (n, K) int64 of any sign, from (n, K) raw counts and the
+        words of n K rows."""
         self._check(counts, words)
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)
@@ -97,8 +97,8 @@ class Histogram(Query):
     def shares(
         self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1
     ) -> NDArray[np.float64]:
-        """Estimate class shares by projection onto the simplex: (g, K) from (g, K) noisy counts and
-        (g,) public numbers of rows.
+        """Estimate class shares by projection onto the simplex: (n, K) from (n, K) noisy counts and
+        (n,) public numbers of rows.
 
         The nearest counts >= 0 that add up to the group's number of rows are mixed with the uniform
         distribution by min(1, (standard deviation / rows)^2). A group without rows gets the uniform
