@@ -522,6 +522,6 @@ def test_documents_keep_their_budgets() -> None:
         if not re.search("papers|results|reference", path.relative_to(ROOT).as_posix())
     }
     assert not [path for path, words in pages.items() if words > 2500]
-    assert sum(pages.values()) <= 30_200
+    assert sum(pages.values()) <= 30_640
     assert (ROOT / "README.md").stat().st_size <= 6000
     assert (ROOT / "docs" / "architecture.md").stat().st_size <= 10_000

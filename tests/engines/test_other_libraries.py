@@ -122,6 +122,7 @@ def closed(y: Any) -> ldp.PrivateLabels:
     return ldp.PrivateLabels(y, classes=["SENTINEL-no", "SENTINEL-yes"], column="bought")
 
 
+@pytest.mark.filterwarnings("ignore")  # theirs, of old names
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_no_encoder_or_sampler_reads_labels(library: str) -> None:
     steps = [step for step in map(made, kinds(library)) if step is not None]
