@@ -98,6 +98,8 @@ def train(at: Path) -> None:
             at / "l.db",
             "--stages",
             2,
+            "--model",
+            "linear",
             "--out",
             at / "model",
         )[0]
