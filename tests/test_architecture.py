@@ -53,7 +53,7 @@ ROOMS = {
     "aggregates": 682,  # + 12: queries take classes and groups from the labels
     "app": 1158,  # + 9: who makes closed labels says their facts
     "cli": 563,
-    "custody": 2422,  # + 53: no frame that reads labels leaves; one door: answer
+    "custody": 2423,  # + 55: no frame or text of others leaves with labels; one door: answer
     "deep": 2668,  # + 17: labels are taken out of a Dataset, whose errors show none
     "evidence": 500,  # + 4: noisy labels keep the index
     "laws": 2688,  # the contract of laws came from the root
@@ -68,8 +68,8 @@ ROOMS = {
 }
 """The most statements that each package may have. A number is raised with its reason beside it."""
 FIGURES = {
-    "statements in src": 24820,
-    "statements in tests": 26841,
+    "statements in src": 24821,
+    "statements in tests": 26855,
     "statements in benchmarks": 5837,  # + 36: labels are closed first; a table of README
     "functions": 3453,
     "raise statements": 1061,

@@ -163,3 +163,30 @@ def test_a_planted_variable_is_found() -> None:
         return told(VIEWS["variables"], lambda: np.linalg.cholesky(-np.diag((y == "no") + 1.0)))
 
     assert show(Y) != show(Z)
+
+
+class Odd(BaseException):
+    """An end of other code that takes arguments."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+
+
+def ends(*_: object) -> Any:
+    raise Odd(1, str(Y))
+
+
+def warns(*_: object) -> Any:
+    raise UserWarning(str(Y))
+
+
+@pytest.mark.parametrize(("end", "kind"), [(ends, KeyboardInterrupt), (warns, ldp.InvalidInput)])
+def test_ends_and_warnings_of_other_code_bring_nothing_out(
+    end: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = closed(Y)
+    monkeypatch.setattr(ldp.RandomizedResponse, "sample", end)
+    with pytest.raises(kind) as caught:
+        ldp.privatize(labels, LAW)
+    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert str(Y).splitlines()[0] not in "".join(told.format())

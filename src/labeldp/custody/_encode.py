@@ -23,7 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import exact_array, text_array
 from labeldp._validate import joined, suggest
-from labeldp.errors import DomainLeakWarning, InvalidInput, LabelDPError, WrongType, warn
+from labeldp.errors import (
+    DomainLeakWarning,
+    InvalidInput,
+    LabelDPError,
+    LabelDPWarning,
+    WrongType,
+    warn,
+)
 from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
@@ -629,12 +636,14 @@ def unseen(
             problem: BaseException
             try:
                 return function(*given, **named)
-            except (LabelDPError, Warning) as error:
+            except (LabelDPError, LabelDPWarning) as error:
                 problem = type(error)(str(error))
+            except SystemExit:
+                problem = SystemExit(1)
             except Exception:
                 problem = instead()
-            except BaseException as error:
-                problem = type(error)()
+            except BaseException:  # one of others may need arguments, and would fail in here
+                problem = KeyboardInterrupt()
             del given, named
             raise problem
 

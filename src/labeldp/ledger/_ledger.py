@@ -108,7 +108,7 @@ class Ledger:
     Guarantee: a charge is on disk when `charge` returns, also after power loss; charges of several
     processes together never exceed a budget. An epsilon counts as the decimal number that it is
     written as: three charges of 0.1 fit into 0.3, exactly, without tolerance. Cost: one
-    synchronised write a call, about 4 ms on an ordinary disk, however long the history is.
+    synchronised write a call, however long the history is.
 
     See Also
     --------
